@@ -1,0 +1,192 @@
+"""The list of an artifact's files, sizes and hashes, and where it came from: `manifest.json`, written last.
+
+Called by the stores and by `fetch`; an artifact without a manifest is not complete and does not exist for anyone. The
+bytes of a manifest are the same for the same content and provenance (no time, no host in it), so its sha256, the
+artifact's digest, names the content. Refuses manifests of another format and paths that lead out of the folder.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+from components.errors import BadInputError, PipelineError
+from components.storage.disk import disk_errors, list_files, sha256_of
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+_HASHING_THREADS = 4
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of an artifact.
+
+    Attributes:
+        path: relative to the artifact, with forward slashes.
+        size: bytes.
+        sha256: of the content, 64 hex digits.
+    """
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an artifact is made of.
+
+    Attributes:
+        files: sorted by path.
+        provenance: JSON-able facts on where the content came from.
+        location: absolute folder that holds the files when the artifact is used in place; None when they lie beside
+            the manifest.
+    """
+
+    files: tuple[FileEntry, ...]
+    provenance: dict[str, Any] = field(default_factory=dict)
+    location: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files together."""
+        return sum(entry.size for entry in self.files)
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of `to_bytes()`, 64 hex digits."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """The content of `manifest.json`, the same for equal manifests."""
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "provenance": self.provenance,
+            "files": [{"path": entry.path, "size": entry.size, "sha256": entry.sha256} for entry in self.files],
+        }
+        if self.location is not None:
+            document["location"] = self.location
+        try:
+            return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")
+        except (TypeError, ValueError) as error:
+            raise BadInputError(
+                f"provenance cannot be written as JSON ({error}); pass text, numbers and lists"
+            ) from error
+
+    @classmethod
+    def from_bytes(cls, content: bytes, where: str) -> Self:
+        """Read a manifest.
+
+        Args:
+            content: what `to_bytes` made.
+            where: URI of the artifact, for the message.
+
+        Raises:
+            PipelineError: when the content is no manifest of this format.
+        """
+        try:
+            document = json.loads(content)
+            if document["format"] != FORMAT:
+                raise PipelineError(
+                    f"{where}/{MANIFEST} has format {document['format']!r}, this version reads {FORMAT}; use the "
+                    "version of the pipeline that wrote it"
+                )
+            files = tuple(
+                FileEntry(_inside(item["path"]), int(item["size"]), str(item["sha256"])) for item in document["files"]
+            )
+            return cls(files, dict(document["provenance"]), document.get("location"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise PipelineError(
+                f"{where}/{MANIFEST} is damaged or not a manifest ({error}); delete the artifact and run again so that "
+                "its step writes it anew"
+            ) from error
+
+
+def make_manifest(
+    directory: Path, provenance: Mapping[str, Any], *, only: Iterable[str] | None = None, location: str | None = None
+) -> Manifest:
+    """Hash the files of a folder.
+
+    Args:
+        directory: the folder; a `manifest.json` of ours at its top is left out.
+        provenance: JSON-able facts on where the content came from.
+        only: relative paths to take; None for every file.
+        location: see `Manifest.location`.
+
+    Raises:
+        BadInputError: when the folder is missing, empty, or has a file of its own called manifest.json.
+    """
+    found = list_files(directory)
+    own = found.pop(MANIFEST, None)
+    if own is not None and only is None and not _is_ours(own):
+        raise BadInputError(f"{own}: {MANIFEST} is the name of the store's own list of files; rename this file")
+    if only is not None:
+        wanted = set(only)
+        found = {name: path for name, path in found.items() if name in wanted}
+    if not found:
+        raise BadInputError(f"{directory} holds no file; there is nothing to store")
+    with disk_errors(directory), ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        entries = tuple(
+            pool.map(lambda item: FileEntry(item[0], item[1].stat().st_size, sha256_of(item[1])), found.items())
+        )
+    return Manifest(entries, dict(provenance), location)
+
+
+def verify_directory(directory: Path, manifest: Manifest, *, where: str, mend: str, extra_files: bool = False) -> None:
+    """Compare a folder with its manifest: every size, every sha256, nothing missing, nothing more.
+
+    Args:
+        directory: the folder that holds the files.
+        manifest: what it should hold.
+        where: URI of the artifact, for the message.
+        mend: what to do about a difference, for the message.
+        extra_files: whether files beside the manifest's are allowed (a person's own folder used in place).
+
+    Raises:
+        PipelineError: naming the file that differs first.
+    """
+    fault = find_fault(directory, manifest, extra_files=extra_files)
+    if fault is not None:
+        raise PipelineError(f"{where}: {fault}; {mend}")
+
+
+def find_fault(directory: Path, manifest: Manifest, *, extra_files: bool = False) -> str | None:
+    """The first difference between a folder and its manifest in words, cheap checks first; None when they agree."""
+    if not directory.is_dir():
+        return f"folder {directory} is missing"
+    for entry in manifest.files:
+        path = directory / entry.path
+        if not path.is_file():
+            return f"file {entry.path!r} is missing from {directory}"
+        if path.stat().st_size != entry.size:
+            return f"file {entry.path!r} has {path.stat().st_size} bytes, its manifest says {entry.size}"
+    if not extra_files:
+        expected = {entry.path for entry in manifest.files} | {MANIFEST}
+        extra = [name for name in list_files(directory) if name not in expected]
+        if extra:
+            return f"file {extra[0]!r} is not in the manifest" + (f", nor {len(extra) - 1} more" if extra[1:] else "")
+    with disk_errors(directory), ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        hashes = pool.map(lambda entry: sha256_of(directory / entry.path), manifest.files)
+        for entry, sha256 in zip(manifest.files, hashes, strict=True):
+            if sha256 != entry.sha256:
+                return f"file {entry.path!r} has sha256 {sha256[:12]}..., its manifest says {entry.sha256[:12]}..."
+    return None
+
+
+def _inside(path: Any) -> str:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or pure.as_posix() != path or path in (".", MANIFEST) or "\\" in path:
+        raise ValueError(f"path {path!r} does not lie inside the artifact")
+    return str(path)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        Manifest.from_bytes(path.read_bytes(), str(path.parent))
+    except PipelineError:
+        return False
+    return True
