@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from components.errors import BadInputError, PipelineError
-from components.storage.disk import disk_errors, require_space, sha256_of
+from components.storage.disk import disk_errors, require_space, sha256_of, snapshot
 from components.storage.manifest import MANIFEST, FileEntry, Manifest, make_manifest, verify_directory
 from components.storage.references import Reference
 from components.storage.store import Note, NoteChangedError, check_key, key_within
@@ -50,14 +50,15 @@ class FileStore:
 
     def put(self, directory: Path, key: str, *, provenance: Mapping[str, Any]) -> Reference:
         """See `ArtifactStore.put`. Files of an artifact found damaged are written anew."""
-        return self._put(make_manifest(directory, provenance), directory, check_key(key))
+        before = snapshot(directory)
+        return self._put(make_manifest(directory, provenance), directory, check_key(key), before)
 
     def put_in_place(
         self, directory: Path, key: str, *, provenance: Mapping[str, Any], only: tuple[str, ...] | None = None
     ) -> Reference:
         """See `ArtifactStore.put_in_place`."""
         location = str(directory.resolve())
-        return self._put(make_manifest(directory, provenance, only=only, location=location), None, check_key(key))
+        return self._put(make_manifest(directory, provenance, only=only, location=location), None, check_key(key), {})
 
     def find(self, key: str) -> Reference | None:
         """See `ArtifactStore.find`."""
@@ -91,6 +92,11 @@ class FileStore:
                 f"reference {reference.digest[:12]}...); run again from the step that wrote it"
             )
         return Manifest.from_bytes(content, where)
+
+    def written_s_ago(self, key: str) -> float:
+        """See `ArtifactStore.written_s_ago`."""
+        with disk_errors(self.root):
+            return max(0.0, time.time() - (self.root / check_key(key) / MANIFEST).stat().st_mtime)
 
     def verify(self, reference: Reference | str) -> Manifest:
         """See `ArtifactStore.verify`."""
@@ -169,8 +175,10 @@ class FileStore:
 
     # ---- writing
 
-    def _put(self, manifest: Manifest, directory: Path | None, key: str) -> Reference:
-        """Write a manifest and, unless they stay where they are (None), the folder's files."""
+    def _put(
+        self, manifest: Manifest, directory: Path | None, key: str, before: dict[str, tuple[int, int]]
+    ) -> Reference:
+        """Write a manifest and, unless they stay where they are (None), the files, unchanged since `before`."""
         self._refuse_nesting(key)
         target = self.root / key
         content = manifest.to_bytes()
@@ -184,6 +192,10 @@ class FileStore:
                 if directory is not None:
                     require_space(temporary, manifest.size)
                     _copy(manifest.files, directory, temporary)
+                    if snapshot(directory) != before:
+                        raise PipelineError(
+                            f"{directory} changed while it was stored; run again when nothing writes to it"
+                        )
                 (temporary / MANIFEST).write_bytes(content)
                 try:
                     temporary.rename(target)
@@ -292,18 +304,10 @@ class FileStore:
 
 
 def _copy(entries: tuple[FileEntry, ...], source: Path, target: Path) -> None:
-    """Copy files; a source that changes meanwhile is found by its size and times and refused."""
-
     def copy_one(entry: FileEntry) -> None:
-        origin = source / entry.path
         destination = target / entry.path
         destination.parent.mkdir(parents=True, exist_ok=True)
-        before = origin.stat()
-        shutil.copyfile(origin, destination)
-        after = origin.stat()
-        changed = (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns)
-        if changed or destination.stat().st_size != entry.size:
-            raise PipelineError(f"{origin} changed while it was stored; run again when nothing writes to {source}")
+        shutil.copyfile(source / entry.path, destination)
 
     with ThreadPoolExecutor(_COPY_THREADS) as pool:
         for _ in pool.map(copy_one, entries):

@@ -21,6 +21,10 @@ FORMAT = 1
 _HASHING_THREADS = 4
 
 
+class DamagedArtifactError(PipelineError):
+    """An artifact is not what its manifest says; its step must write it anew."""
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """One file of an artifact.
@@ -86,7 +90,8 @@ class Manifest:
             where: URI of the artifact, for the message.
 
         Raises:
-            PipelineError: when the content is no manifest of this format.
+            PipelineError: when the content is a manifest of another format.
+            DamagedArtifactError: when it is no manifest.
         """
         try:
             document = json.loads(content)
@@ -100,7 +105,7 @@ class Manifest:
             )
             return cls(files, dict(document["provenance"]), document.get("location"))
         except (ValueError, KeyError, TypeError) as error:
-            raise PipelineError(
+            raise DamagedArtifactError(
                 f"{where}/{MANIFEST} is damaged or not a manifest ({error}); delete the artifact and run again so that "
                 "its step writes it anew"
             ) from error
@@ -147,11 +152,11 @@ def verify_directory(directory: Path, manifest: Manifest, *, where: str, mend: s
         extra_files: whether files beside the manifest's are allowed (a person's own folder used in place).
 
     Raises:
-        PipelineError: naming the file that differs first.
+        DamagedArtifactError: naming the file that differs first.
     """
     fault = find_fault(directory, manifest, extra_files=extra_files)
     if fault is not None:
-        raise PipelineError(f"{where}: {fault}; {mend}")
+        raise DamagedArtifactError(f"{where}: {fault}; {mend}")
 
 
 def find_fault(directory: Path, manifest: Manifest, *, extra_files: bool = False) -> str | None:

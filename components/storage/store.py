@@ -85,11 +85,15 @@ class ArtifactStore(Protocol):
         """
         ...
 
+    def written_s_ago(self, key: str) -> float:
+        """Seconds since the complete artifact at a key was written, by the store's clock."""
+        ...
+
     def verify(self, reference: Reference | str) -> Manifest:
         """Read every byte of an artifact and compare it with its manifest.
 
         Raises:
-            PipelineError: naming the first file that differs.
+            DamagedArtifactError: naming the first file that differs.
         """
         ...
 
