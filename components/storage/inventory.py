@@ -149,12 +149,15 @@ def collect_garbage(
     Raises:
         BadInputError: a reference is malformed.
     """
-    kept_uris = {str(item) if isinstance(item, Reference) else str(Reference.parse(item)) for item in keep}
+    references = [item if isinstance(item, Reference) else Reference.parse(item) for item in keep]
+    # Kept when the place or the content is named: one too many is cheaper than one too few.
+    uris, digests = {item.uri for item in references}, {item.digest for item in references}
     artifacts = list_artifacts(store)
     removed = tuple(
         artifact
         for artifact in artifacts
-        if str(artifact.reference) not in kept_uris
+        if artifact.reference.uri not in uris
+        and artifact.reference.digest not in digests
         and store.written_s_ago(artifact.key) > grace_s
         and not _is_in_use(store, artifact.key)
     )
