@@ -35,6 +35,9 @@ UNDERSTOOD = frozenset(
 )  # fmt: skip
 """Keys of adapter_config.json that a merge honours or that do not bear on it. Another key with a value is refused."""
 
+EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|embed_in|tok_embeddings|tokens_embed)\.weight$")
+"""Names of input embeddings, needed only where an adapter touches one that the output head is tied to."""
+
 INITIAL_ONLY = frozenset({"eva_config", "corda_config", "loftq_config", "lora_ga_config", "velora_config"})
 """Settings of how an adapter was started or trained: harmless where `init_lora_weights` is."""
 
@@ -91,7 +94,8 @@ class AdapterPlan:
         edits: by tensor name of the base model.
         untied: names of output heads that the merged model holds apart from the embedding they were tied to.
         keys: how many tensors the adapter has, every one of them used.
-        targets: module path in the model (as peft names it) -> tensor name, for low-rank updates.
+        targets: module path in the model (as peft names it) -> tensor name, of low-rank updates; without heads that
+            the base ties to its embedding, which peft's own merge gets wrong (it adds both updates to both).
         config: adapter_config.json.
     """
 
@@ -149,6 +153,20 @@ def plan_edits(adapter: Path, base: Mapping[str, Tensor], model_config: Mapping[
     return _Planner(weights, config, tensors, base, model_config).plan()
 
 
+def match_name(name: str, base: Iterable[str]) -> str | None:
+    """The base tensor that a parameter is stored as, allowing for a prefix that only one of the two has.
+
+    Args:
+        name: path of the parameter in the model.
+        base: names of the checkpoint's tensors.
+    """
+    known = list(base)
+    if name in known:
+        return name
+    found = [other for other in known if other.endswith(f".{name}") or name.endswith(f".{other}")]
+    return found[0] if len(found) == 1 else None
+
+
 @dataclass
 class _Planner:
     weights: Path
@@ -170,7 +188,7 @@ class _Planner:
         heads: dict[str, str] = {}
 
         def resolve(module: str, parameter: str) -> str:
-            name = self._resolve(module, parameter)
+            name = match_name(f"{module}.{parameter}", self.base)
             if name is not None:
                 return name
             source = self._tied_source(module, parameter)
@@ -215,7 +233,11 @@ class _Planner:
                 f"{self.weights}: {len(unused)} of {keys} tensors would not be used, the first {PREFIX}"
                 f"{next(iter(unused))}; the merge does not know this kind of adapter"
             )
+        for name, edit in edits.items():
+            if edit.rows is not None and (edit.low_rank is not None or edit.replacement is not None):
+                raise BadInputError(f"{self.weights}: {name} has trained token rows and another update; train with one")
         edits, untied = self._settle_ties(edits, heads)
+        targets = {module: name for module, name in targets.items() if name not in heads}
         return AdapterPlan(edits=edits, untied=untied, keys=keys, targets=targets, config=self.config)
 
     def _take(self, unused: dict[str, Tensor], key: str, partner: str) -> Tensor:
@@ -225,23 +247,9 @@ class _Planner:
             )
         return unused.pop(key)
 
-    def _resolve(self, module: str, parameter: str) -> str | None:
-        """The base tensor a module's parameter is stored as, allowing for a prefix that only one of the two has."""
-        name = f"{module}.{parameter}"
-        if name in self.base:
-            return name
-        found = [known for known in self.base if known.endswith(f".{name}") or name.endswith(f".{known}")]
-        return found[0] if len(found) == 1 else None
-
     def _tied_source(self, module: str, parameter: str) -> str:
         """The embedding that an output head without weights of its own is tied to."""
-        embeddings = [
-            name
-            for name in self.base
-            if re.search(
-                r"(^|\.)(embed_tokens|wte|word_embeddings|embed_in|tok_embeddings|tokens_embed)\.weight$", name
-            )
-        ]
+        embeddings = [name for name in self.base if EMBEDDING.search(name)]
         is_head = parameter == "weight" and module.rpartition(".")[2] in {"lm_head", "embed_out", "output"}
         if not (is_head and is_tied(self.model_config, self.base) and len(embeddings) == 1):
             raise BadInputError(
@@ -320,33 +328,27 @@ class _Planner:
 
     def _settle_ties(self, edits: dict[str, Edit], heads: Mapping[str, str]) -> tuple[dict[str, Edit], tuple[str, ...]]:
         """Keep head and embedding tied where the adapter does the same to both, otherwise hold them apart."""
-        if not is_tied(self.model_config, self.base):
-            return edits, ()
-        for head, source in heads.items():
-            if source in edits and self._same(edits[head], edits[source]):
+        for head, embedding in heads.items():
+            if embedding in edits and _do_the_same(edits[head], edits[embedding]):
                 return {name: edit for name, edit in edits.items() if name != head}, ()
             return edits, (head,)
-        embedding = next((name for name in edits if _EMBEDDING.search(name) and edits[name].low_rank is not None), None)
-        if embedding is None:
-            embedding = next(
-                (name for name in edits if _EMBEDDING.search(name) and edits[name].replacement is not None), None
-            )
-        if embedding is None or HEAD in self.base:
+        if HEAD in self.base or not is_tied(self.model_config, self.base):
             return edits, ()
-        # Only the embedding was adapted: the head keeps the base's weights, as it did in training.
-        return edits | {HEAD: Edit(source=embedding)}, (HEAD,)
-
-    def _same(self, head: Edit, embedding: Edit) -> bool:
-        if head.replacement is not None and embedding.replacement is not None and head.low_rank is None:
-            return torch.equal(head.replacement.read(), embedding.replacement.read())
-        if head.low_rank is not None and embedding.low_rank is not None:
-            return torch.equal(head.low_rank.a.read(), embedding.low_rank.b.read().T) and torch.equal(
-                head.low_rank.b.read(), embedding.low_rank.a.read().T
-            )
-        return False
+        for name, edit in edits.items():
+            # Trained token rows are shared with the head (peft ties them); anything else left the head as it was.
+            if EMBEDDING.search(name) and (edit.low_rank is not None or edit.replacement is not None):
+                return edits | {HEAD: Edit(source=name)}, (HEAD,)
+        return edits, ()
 
 
-_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|embed_in|tok_embeddings|tokens_embed)\.weight$")
+def _do_the_same(head: Edit, embedding: Edit) -> bool:
+    if head.low_rank is not None and embedding.low_rank is not None:
+        return torch.equal(head.low_rank.a.read(), embedding.low_rank.b.read().T) and torch.equal(
+            head.low_rank.b.read(), embedding.low_rank.a.read().T
+        )
+    if head.low_rank is None and embedding.low_rank is None and head.replacement and embedding.replacement:
+        return torch.equal(head.replacement.read(), embedding.replacement.read())
+    return False
 
 
 def is_tied(model_config: Mapping[str, Any], base: Iterable[str]) -> bool:
@@ -380,15 +382,15 @@ def apply_edit(edit: Edit, weight: torch.Tensor) -> tuple[torch.Tensor, float]:
 
     Args:
         edit: what to do.
-        weight: the base tensor, any float dtype; it may be overwritten.
+        weight: the base tensor, any float dtype; left as it is.
 
     Returns:
-        The merged tensor (float32), and the norm of the low-rank or added part (0.0 where there is none).
+        The merged tensor (float32), and the squared norm of the low-rank or added part (0.0 where there is none).
     """
     if edit.replacement is not None:
         weight = edit.replacement.read()
     merged = weight.float()
-    norm = 0.0
+    squared_norm = 0.0
     if edit.rows is not None:
         rows, indices = edit.rows
         merged = merged.index_copy(0, torch.tensor(indices), rows.read().float())
@@ -397,18 +399,18 @@ def apply_edit(edit: Edit, weight: torch.Tensor) -> tuple[torch.Tensor, float]:
         delta = update.b.read().float() @ update.a.read().float()
         if update.transposed:
             delta = delta.T
-        delta = delta.mul_(update.scaling)
-        norm = float(torch.linalg.vector_norm(delta))
+        delta.mul_(update.scaling)
+        squared_norm = float(torch.linalg.vector_norm(delta)) ** 2
         if update.magnitude is None:
-            merged = merged.add_(delta)
+            merged = delta.add_(merged)
         else:
             merged = _scaled_to_magnitude(merged, delta, update.magnitude.read().float(), transposed=update.transposed)
     if edit.added is not None:
         vector, scaling = edit.added
         step = vector.read().float() * scaling
-        norm = float(torch.linalg.vector_norm(step))
+        squared_norm = float(torch.linalg.vector_norm(step)) ** 2
         merged = merged + step
-    return merged, norm
+    return merged, squared_norm
 
 
 def _scaled_to_magnitude(

@@ -9,9 +9,6 @@ from pydantic import Field, model_validator
 
 from components.sections import Section
 
-DEFAULT_TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
-"""Largest allowed difference of probe logits by written dtype, as a share of their spread (see `tolerance`)."""
-
 
 class MergeConfig(Section):
     """How the merged model is written and verified."""

@@ -32,11 +32,12 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         request: `base`, `trained` (adapter or whole model) and `merged` directories, `is_adapter`, `probes` (message
-            lists), `opening` (messages the template inserts), `templates` (the base's, by name), `targets` (module path
-            -> tensor name), `probe_tokens`, `dtype` to compute in or null for the written one, `device`.
+            lists), `asked` (a question, and the messages the contract makes of it), `extended` (whether the templates
+            insert the contract's opening), `templates` (the base's, by name), `targets` (module path -> tensor name),
+            `probe_tokens`, `dtype` to compute in or null for the written one, `device`.
 
     Returns:
-        JSON-able measurements; see `merge.judge`.
+        JSON-able measurements; see `judging.find_failures`.
     """
     device = _device(request["device"])
     tokenizer = AutoTokenizer.from_pretrained(request["merged"])
@@ -186,7 +187,11 @@ def _compare_weights(model: Any, merged: Path, targets: Mapping[str, str]) -> di
 def _compare_tokenizers(request: Mapping[str, Any], merged: Any) -> dict[str, Any]:
     base = AutoTokenizer.from_pretrained(request["base"])
     texts = [message["content"] for messages in request["probes"] for message in messages]
-    return {
+    compared: dict[str, Any] = {}
+    if (Path(request["trained"]) / "tokenizer_config.json").exists():
+        trained = AutoTokenizer.from_pretrained(request["trained"])
+        compared["same_as_in_training"] = all(trained(text)["input_ids"] == merged(text)["input_ids"] for text in texts)
+    return compared | {
         "tokens": len(merged),
         "same_size": len(base) == len(merged),
         "same_special_tokens": base.special_tokens_map == merged.special_tokens_map
@@ -197,14 +202,17 @@ def _compare_tokenizers(request: Mapping[str, Any], merged: Any) -> dict[str, An
 
 def _compare_templates(request: Mapping[str, Any], tokenizer: Any) -> list[dict[str, Any]]:
     """Render conversations through the written templates and the base's, which must agree once the default is given."""
-    user, opening = [{"role": "user", "content": "How many?"}], list(request["opening"])
-    turns = [*user, {"role": "assistant", "content": "Three."}, {"role": "user", "content": "And now?"}]
+    question, asked = request["asked"]["question"], list(request["asked"]["messages"])
+    user = [{"role": "user", "content": question}]
+    turns = [{"role": "assistant", "content": "Three."}, {"role": "user", "content": "And now?"}]
     system = [{"role": "system", "content": "Be \"brief\" & 'kind'."}]
-    cases = [
+    by_default = asked if request["extended"] else user
+    cases: list[tuple[str, Messages, Messages, dict[str, Any]]] = [
         ("brings its own system message", system + user, system + user, {}),
-        ("brings a system message and turns", system + turns, system + turns, {}),
-        ("brings none", user, opening + user, {}),
-        ("brings none, with turns", turns, opening + turns, {}),
+        ("brings a system message and turns", system + user + turns, system + user + turns, {}),
+        ("brings what the contract asks", asked, asked, {}),
+        ("brings none", user, by_default, {}),
+        ("brings none and has turns", user + turns, by_default + turns, {}),
         ("switches the default off", user, user, {"default_system": False}),
     ]
     results = []

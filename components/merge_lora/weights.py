@@ -31,7 +31,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 """Safetensors' names of what a merge reads; 8-bit floats are left out, since a merge wants 16 bits or more."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-CHUNK_BYTES = 8 << 20
+PIECE_BYTES = 8 << 20
 INDEX = "model.safetensors.index.json"
 
 
@@ -65,14 +65,14 @@ class Tensor:
             return torch.empty(self.shape, dtype=self.dtype)
         return torch.frombuffer(data, dtype=self.dtype).reshape(self.shape)
 
-    def chunks(self) -> Iterator[torch.Tensor]:
+    def pieces(self) -> Iterator[torch.Tensor]:
         """The tensor's elements in order, flat, some megabytes at a time; each is overwritten by the next."""
-        data = bytearray(min(self.size, CHUNK_BYTES))
+        data = bytearray(min(self.size, PIECE_BYTES))
         with self.path.open("rb", buffering=0) as file:
             file.seek(self.start)
             left = self.size
             while left:
-                view = memoryview(data)[: min(left, CHUNK_BYTES)]
+                view = memoryview(data)[: min(left, PIECE_BYTES)]
                 _fill(file, view, self.path)
                 left -= len(view)
                 yield torch.frombuffer(view, dtype=self.dtype)
