@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,7 +39,9 @@ def emit(event: Mapping[str, Any]) -> None:
         log.info("%s", line)
 
 
-def report_progress(step_name: str, done: int, total: int, *, unit: str = "step", **figures: float) -> None:
+def report_progress(
+    step_name: str, done: int, total: int, *, unit: str = "step", figures: Mapping[str, float] | None = None
+) -> None:
     """Say how far a long loop of a step is.
 
     Args:
@@ -46,8 +49,9 @@ def report_progress(step_name: str, done: int, total: int, *, unit: str = "step"
         done: units finished so far.
         total: units in all.
         unit: what is counted (step, row, file, prompt).
-        figures: numbers worth showing beside the bar, such as reward=0.8.
+        figures: numbers worth showing beside the bar, such as {"reward": 0.8}.
     """
+    figures = dict(figures or {})
     emit({"step": step_name, "event": "progress", "done": done, "total": total, "unit": unit, "figures": figures})
 
 
@@ -74,3 +78,18 @@ def step(name: str) -> Iterator[None]:
         emit({"step": name, "event": "failed", "exit_code": int(ExitCode.ERROR), "message": message, "fault": True})
         raise
     emit({"step": name, "event": "finished"})
+
+
+def work_directory(name: str) -> Path:
+    """A local folder a step may fill and lose: below GRPO_WORK, else below the system's temporary folder.
+
+    Args:
+        name: the step's name.
+
+    Returns:
+        The folder, made when missing.
+    """
+    root = os.environ.get("GRPO_WORK") or str(Path(tempfile.gettempdir()) / "grpo-work")
+    directory = Path(root) / name
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory

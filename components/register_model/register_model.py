@@ -1,0 +1,304 @@
+"""Writes the evaluation into the training's MLflow run, and registers the model when the verdict is pass.
+
+Called by component.py. Idempotent: run again on the same results it changes nothing and finds the same version. On a
+verdict that is not pass everything is recorded, nothing is registered and the run ends failed (unless the config says
+that it should only be recorded).
+"""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from components.contract import build_contract
+from components.contract.config import ContractConfig
+from components.errors import GateFailedError
+from components.register_model.config import RegistryConfig
+from components.register_model.readings import Reading, read_results, versions_now
+from components.register_model.report import ReportInputs, write_report
+from components.steps import emit
+from components.storage.config import StoreConfig
+from components.storage.references import Reference
+from components.storage.store import ArtifactStore, open_store
+from components.tracking.config import TrackingConfig
+from components.tracking.registry import register_version
+from components.tracking.runs import (
+    connect,
+    end_run,
+    flatten,
+    log_history,
+    log_metrics,
+    log_params,
+    open_run,
+    run_exists,
+    set_tags,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RegistrationInputs:
+    """What the step is given.
+
+    Attributes:
+        run_id: the training's MLflow run.
+        verdict: the verdict artifact.
+        base_evaluation: the base model's evaluation.
+        candidate_evaluation: the merged model's evaluation.
+        base: the base model.
+        merged: the merged model.
+        adapter: the adapter.
+        dataset: the prepared dataset.
+        holdout: the holdout.
+        smoke_test: the smoke test's report.
+        config: the whole run config as plain data.
+        registry: the config's section, its name filled in.
+        tracking: the config's section.
+        store: the config's section.
+    """
+
+    run_id: str
+    verdict: Reference
+    base_evaluation: Reference
+    candidate_evaluation: Reference
+    base: Reference
+    merged: Reference
+    adapter: Reference
+    dataset: Reference
+    holdout: Reference
+    smoke_test: Reference
+    config: dict[str, Any]
+    registry: RegistryConfig
+    tracking: TrackingConfig
+    store: StoreConfig
+
+    @classmethod
+    def from_sections(
+        cls, *, run_id: str, config: str, registry: str, tracking: str, store: str, **references: str
+    ) -> Self:
+        """The inputs as the component receives them.
+
+        Args:
+            run_id: the training's MLflow run.
+            config: the whole run config, JSON.
+            registry: the registry section, JSON.
+            tracking: the tracking section, JSON.
+            store: the store section, JSON.
+            references: the artifacts' references by attribute name.
+        """
+        return cls(
+            run_id=run_id,
+            config=json.loads(config),
+            registry=RegistryConfig.from_json(registry),
+            tracking=TrackingConfig.from_json(tracking),
+            store=StoreConfig.from_json(store),
+            **{name: Reference.parse(text) for name, text in references.items()},
+        )
+
+
+def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str:
+    """Record the evaluation, write the report, register on pass.
+
+    Args:
+        inputs: what the earlier steps handed on.
+        work: local scratch folder.
+        page: where the report goes for the KFP UI.
+
+    Returns:
+        `name/version`, or an empty text when nothing was registered.
+
+    Raises:
+        GateFailedError: when the verdict is not pass and the config ends such runs.
+    """
+    store = open_store(inputs.store)
+    reading = read_results(inputs, work)
+    client = connect(inputs.tracking)
+    run_id = inputs.run_id
+    if not run_exists(client, run_id):
+        run_id = _restore_run(client, inputs, reading)
+    log_metrics(client, run_id, reading.flat_metrics(), step=reading.steps)
+    _write_page(inputs, reading, run_id, page)
+    _log_files(client, run_id, inputs, reading, page)
+    set_tags(client, run_id, _run_tags(inputs, reading))
+
+    verdict = str(reading.verdict["verdict"])
+    version = ""
+    if verdict == "pass" or (verdict == "inconclusive" and inputs.registry.register_inconclusive):
+        name = str(inputs.registry.name)
+        number = register_version(
+            client,
+            name,
+            source=inputs.merged.uri,
+            digest=inputs.merged.digest,
+            run_id=run_id,
+            tags=_version_tags(inputs, reading),
+            description=_description(inputs, reading),
+        )
+        version = f"{name}/{number}"
+    failed = not version and inputs.registry.fail_run_on_gate
+    end_run(client, run_id, "FAILED" if failed else "FINISHED")
+    _put_page(store, inputs, page)
+    emit({"step": "register_model", "event": "summary", "summary": _summary(inputs, reading, run_id, version, page)})
+    if failed:
+        raise GateFailedError(f"verdict {verdict}: " + "; ".join(reading.failed_gates()))
+    return version
+
+
+def _restore_run(client: Any, inputs: RegistrationInputs, reading: Reading) -> str:
+    """Make the training's run anew from its record, where MLflow no longer has it (another server, a wiped database)."""
+    record = reading.training
+    run = open_run(client, inputs.tracking, name=record["run_name"], key=record["key"])
+    if not run.resumed:
+        log.warning(
+            "MLflow has no run %s: its parameters and metrics are written again as %s", inputs.run_id, run.run_id
+        )
+        log_params(client, run.run_id, flatten(record["settings"]))
+        log_history(client, run.run_id, [{k: v for k, v in row.items() if k != "stage"} for row in record["history"]])
+        log_metrics(client, run.run_id, record["validation"], step=reading.steps)
+    return run.run_id
+
+
+def _write_page(inputs: RegistrationInputs, reading: Reading, run_id: str, page: Path) -> None:
+    """The run's report."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_report(
+        ReportInputs(
+            run_name=str(inputs.config["run"]["name"]),
+            config=inputs.config,
+            training=reading.training["history"],
+            base_metrics=reading.base.metrics,
+            base_settings=reading.base.settings,
+            base_samples=reading.base.samples,
+            candidate_metrics=reading.candidate.metrics,
+            candidate_settings=reading.candidate.settings,
+            candidate_samples=reading.candidate.samples,
+            verdict=reading.verdict,
+            pairs=reading.pairs,
+            smoke=reading.smoke,
+            dataset=reading.dataset,
+            versions=reading.training["versions"] | versions_now(),
+            links=_places(inputs, run_id, page),
+        ),
+        page,
+    )
+
+
+def _log_files(client: Any, run_id: str, inputs: RegistrationInputs, reading: Reading, page: Path) -> None:
+    """Config, report, verdict and samples as files and a table of the run; datasets through mlflow.data."""
+    import pandas
+    import yaml
+
+    client.log_text(run_id, yaml.safe_dump(inputs.config, sort_keys=False), "config.yaml")
+    client.log_text(run_id, page.read_text(encoding="utf-8"), "report.html")
+    client.log_text(run_id, json.dumps(reading.verdict, indent=1), "verdict.json")
+    table = pandas.DataFrame(reading.pairs)
+    if len(table):
+        # log_table appends; the file is written whole so that a second time changes nothing.
+        client.log_text(run_id, table.to_json(orient="split", index=False), "evaluation_pairs.json")
+    _log_datasets(client, run_id, inputs, reading)
+
+
+def _log_datasets(client: Any, run_id: str, inputs: RegistrationInputs, reading: Reading) -> None:
+    """Dataset and holdout as inputs of the run."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    present = {item.dataset.digest for item in client.get_run(run_id).inputs.dataset_inputs}
+    entries = []
+    for context, reference in (("training", inputs.dataset), ("holdout", inputs.holdout)):
+        digest = reference.digest[:36]  # MLflow's limit for a dataset digest
+        if digest in present:
+            continue
+        dataset = Dataset(
+            name=f"{inputs.config['run']['name']}-{context}",
+            digest=digest,
+            source_type="artifact-store",
+            source=json.dumps({"uri": str(reference)}),
+            profile=json.dumps(reading.counts(context)),
+        )
+        entries.append(DatasetInput(dataset, tags=[InputTag("mlflow.data.context", context)]))
+    if entries:
+        client.log_inputs(run_id, datasets=entries)
+
+
+def _run_tags(inputs: RegistrationInputs, reading: Reading) -> dict[str, str]:
+    return {
+        "grpo.verdict": str(reading.verdict["verdict"]),
+        "grpo.merged": str(inputs.merged),
+        "grpo.base": str(inputs.base),
+        "grpo.holdout": str(inputs.holdout),
+        "grpo.base_evaluation": str(inputs.base_evaluation),
+        "grpo.candidate_evaluation": str(inputs.candidate_evaluation),
+        "grpo.verdict_artifact": str(inputs.verdict),
+    }
+
+
+def _version_tags(inputs: RegistrationInputs, reading: Reading) -> dict[str, str]:
+    settings = reading.candidate.settings
+    provenance = reading.base_provenance
+    return {
+        "verdict": str(reading.verdict["verdict"]),
+        "gates": "; ".join(reading.gate_sentences())[:5000],
+        "weights.reference": str(inputs.merged),
+        "adapter.reference": str(inputs.adapter),
+        "evaluation.reference": str(inputs.candidate_evaluation),
+        "evaluation.base_reference": str(inputs.base_evaluation),
+        "evaluation.settings": json.dumps(settings, sort_keys=True)[:5000],
+        "holdout.fingerprint": str(settings.get("holdout_fingerprint", inputs.holdout.digest)),
+        "contract.hash": build_contract(ContractConfig.model_validate(inputs.config["contract"])).hash,
+        "base.source": str(provenance.get("source", "")),
+        "base.revision": str(provenance.get("revision", "")),
+        "base.manifest_sha256": inputs.base.digest,
+        "lora.r": str((inputs.config.get("lora") or {}).get("r", "")),
+        "images": json.dumps(inputs.config["resources"]["images"], sort_keys=True),
+    }
+
+
+def _description(inputs: RegistrationInputs, reading: Reading) -> str:
+    """What a person reads beside the version."""
+    lines = [f"Verdict: {reading.verdict['verdict']}. " + " ".join(reading.gate_sentences())]
+    for name, figures in reading.table().items():
+        base, candidate = figures["base"], figures["candidate"]
+        lines.append(
+            f"{name}: {base['value']:.3f} [{base['low']:.3f}, {base['high']:.3f}] -> "
+            f"{candidate['value']:.3f} [{candidate['low']:.3f}, {candidate['high']:.3f}]"
+        )
+    lines.append(
+        f"Base: {reading.base_provenance.get('source', inputs.base)}. Serve: grpo serve {inputs.registry.name}"
+    )
+    return "\n\n".join(lines)
+
+
+def _put_page(store: ArtifactStore, inputs: RegistrationInputs, page: Path) -> None:
+    """Keep the report beside the other artifacts too, under the verdict's digest."""
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(page, Path(folder) / "report.html")
+        key = f"reports/{inputs.verdict.digest[:32]}"
+        if store.find(key) is None:
+            store.put(Path(folder), key, provenance={"kind": "report", "verdict": str(inputs.verdict)})
+
+
+def _places(inputs: RegistrationInputs, run_id: str, page: Path) -> dict[str, str]:
+    return {
+        "report": str(page),
+        "run": f"{run_id} in {inputs.tracking.uri}",
+        "model": inputs.merged.uri,
+    }
+
+
+def _summary(inputs: RegistrationInputs, reading: Reading, run_id: str, version: str, page: Path) -> dict[str, Any]:
+    """What `grpo run` prints at the end."""
+    return {
+        "rows": reading.rows,
+        "metrics": reading.table(),
+        "verdict": reading.verdict["verdict"],
+        "gates": reading.gate_sentences(),
+        "version": version,
+        "run_id": run_id,
+        "places": _places(inputs, run_id, page),
+        "next": [],
+    }

@@ -1,0 +1,120 @@
+"""Checkpoints in the artifact store: uploaded beside the training, taken up again by the newest complete one.
+
+A checkpoint counts when its manifest is there (written last) and its files match it; a damaged one is passed over with
+a warning. Called by callbacks.py (save) and train.py (resume).
+"""
+
+import logging
+import re
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from components.errors import PipelineError
+from components.storage.store import ArtifactStore, fetch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete, verified checkpoint.
+
+    Attributes:
+        step: optimizer steps done.
+        directory: its local files.
+    """
+
+    step: int
+    directory: Path
+
+
+def newest_checkpoint(store: ArtifactStore, prefix: str, cache: Path) -> Checkpoint | None:
+    """The newest checkpoint below a prefix whose files are all there and unharmed.
+
+    Args:
+        store: the artifact store.
+        prefix: key of the stage's checkpoints.
+        cache: folder for downloads.
+
+    Returns:
+        The checkpoint, or None when training has to begin at the beginning.
+    """
+    steps = sorted((step_of(key), key) for key in store.keys(prefix))
+    for step, key in reversed(steps):
+        reference = store.find(key)
+        if reference is None:
+            continue
+        try:
+            return Checkpoint(step, fetch(reference, cache / f"checkpoint-{step}"))
+        except PipelineError as error:
+            log.warning("checkpoint of step %d is damaged and passed over: %s", step, error)
+    return None
+
+
+def step_of(key: str) -> int:
+    """The step in a checkpoint's key, or -1 for a key that is not one.
+
+    Args:
+        key: such as training/<hash>/grpo/checkpoints/checkpoint-20.
+    """
+    match = re.search(r"checkpoint-(\d+)$", key)
+    return int(match[1]) if match else -1
+
+
+class CheckpointUploader:
+    """Copies finished checkpoints to the store while training goes on, and prunes older ones there and here.
+
+    Args:
+        store: the artifact store.
+        prefix: key of the stage's checkpoints.
+        keep: how many complete checkpoints stay.
+        provenance: written into each manifest.
+    """
+
+    def __init__(self, store: ArtifactStore, prefix: str, *, keep: int, provenance: dict[str, Any]) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._keep = keep
+        self._provenance = provenance
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")
+        self._pending: list[Future[None]] = []
+        self._missed: Path | None = None
+
+    def submit(self, directory: Path) -> None:
+        """Queue a finished checkpoint folder.
+
+        Args:
+            directory: folder named checkpoint-<step>.
+        """
+        self._pending.append(self._pool.submit(self._upload, directory))
+
+    def _upload(self, directory: Path) -> None:
+        try:
+            self._store.put(directory, f"{self._prefix}/{directory.name}", provenance=self._provenance)
+        except PipelineError as error:
+            # Training goes on without the store; the next checkpoint, or the wait at the end, catches up.
+            log.warning("checkpoint %s could not be stored yet: %s", directory.name, error)
+            self._missed = directory
+            return
+        self._missed = None
+        steps = sorted((step_of(key), key) for key in self._store.keys(self._prefix))
+        for step, key in steps[: -self._keep]:
+            self._store.delete(key)
+            shutil.rmtree(directory.parent / f"checkpoint-{step}", ignore_errors=True)
+
+    def wait(self) -> None:
+        """Finish every upload.
+
+        Raises:
+            PipelineError: when the newest checkpoint still cannot be stored.
+        """
+        for future in self._pending:
+            future.result()
+        self._pending.clear()
+        if self._missed is not None:
+            self._store.put(self._missed, f"{self._prefix}/{self._missed.name}", provenance=self._provenance)
+            self._missed = None
+        self._pool.shutdown()

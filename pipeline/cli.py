@@ -1,0 +1,165 @@
+"""The `grpo` command. Each command is a thin call into a module beside this one, imported when it is called.
+
+Exit codes: 0 passed, 1 error, 2 bad config or input, 3 gate failed, 4 stopped and resumable.
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from components.errors import ExitCode, PipelineError
+
+app = typer.Typer(
+    name="grpo",
+    help="Fine-tune a language model with GRPO, prove on a holdout that it got better, register and serve it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override one value, such as training.max_steps=3."),
+]
+Home = Annotated[Path, typer.Option("--home", help="Folder for run folders, caches and scratch space.")]
+STATE = Path(".grpo")
+
+
+@app.command()
+def run(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    runner: Annotated[str, typer.Option(help="Where the steps run: local (one process a step).")] = "local",
+    cache: Annotated[bool, typer.Option(help="Reuse steps whose inputs and code have not changed.")] = True,
+    home: Home = STATE,
+) -> None:
+    """Run the whole pipeline: import, prepare, smoke test, train, merge, evaluate, judge, register."""
+    from rich.console import Console
+
+    from pipeline.config import load_config
+    from pipeline.display import RunDisplay, print_outcome
+    from pipeline.runners import run_local
+    from pipeline.submission import check_inputs
+
+    if runner != "local":
+        raise typer.BadParameter(f"runner {runner!r} is unknown; write local", param_hint="--runner")
+    loaded = load_config(config, overrides or [])
+    check_inputs(loaded, home)
+    console = Console()
+    with RunDisplay(console) as display:
+        outcome = run_local(loaded, home=home.absolute(), caching=cache, on_event=display.on_event)
+        display.conclude(outcome)
+    print_outcome(console, outcome, display.reused(), shlex.join(["grpo", *sys.argv[1:]]))
+    raise typer.Exit(int(outcome.exit_code))
+
+
+@app.command()
+def validate(config: ConfigPath, overrides: Overrides = None, home: Home = STATE) -> None:
+    """Check a config, the files it names, the store and MLflow; run nothing."""
+    from pipeline.config import load_config
+    from pipeline.submission import check_inputs
+
+    loaded = load_config(config, overrides or [])
+    check_inputs(loaded, home)
+    typer.echo(f"{config}: valid")
+
+
+@app.command("compile")
+def compile_config(
+    config: ConfigPath,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline file to write.")],
+    overrides: Overrides = None,
+) -> None:
+    """Write the pipeline for a Kubeflow cluster, the config as its parameters."""
+    from pipeline.arguments import pipeline_arguments
+    from pipeline.config import load_config
+    from pipeline.fingerprint import files_fingerprint
+    from pipeline.graph import build_pipeline, compile_pipeline
+
+    loaded = load_config(config, overrides or [])
+    arguments = pipeline_arguments(
+        loaded,
+        model_inputs=files_fingerprint(loaded.model.local_files()),
+        data_inputs=files_fingerprint(loaded.data.local_files()),
+    )
+    compile_pipeline(build_pipeline(loaded.resources), arguments, output)
+    typer.echo(f"wrote {output}")
+
+
+@app.command()
+def steps() -> None:
+    """List the pipeline's steps, what each takes and what it hands on."""
+    from pipeline.single_step import describe_steps
+
+    typer.echo(describe_steps())
+
+
+@app.command()
+def step(
+    name: Annotated[str, typer.Argument(help="The step, as `grpo steps` lists it.")],
+    config: Annotated[Path, typer.Option("--config", help="The run config its sections are taken from.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=REFERENCE", help="What an earlier step handed on; repeat for each."),
+    ] = None,
+    overrides: Overrides = None,
+    home: Home = STATE,
+) -> None:
+    """Run one step alone, in this process, on given inputs."""
+    from pipeline.config import load_config
+    from pipeline.single_step import run_step
+
+    os.environ.setdefault("GRPO_WORK", str((home / "work").absolute()))
+    outputs = run_step(name, load_config(config, overrides or []), inputs or [])
+    for key, value in outputs.items():
+        typer.echo(f"{key}={value}")
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+) -> None:
+    """Write a config, a reward file and a data sample to start from."""
+    from pipeline.starter import write_starter
+
+    for path in write_starter(folder):
+        typer.echo(f"wrote {path}")
+    typer.echo(f"next: grpo rewards test {folder / 'run.yaml'}, then grpo run {folder / 'run.yaml'}")
+
+
+@app.command()
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write; standard output without it.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of a run config, for editors."""
+    from pipeline.reference import schema_text
+
+    text = schema_text()
+    if output:
+        output.write_text(text, encoding="utf-8")
+    else:
+        typer.echo(text, nl=False)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command; a fault that is a person's to mend is one sentence and an exit code, never a traceback."""
+    try:
+        return app(args=arguments, standalone_mode=True)
+    except PipelineError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(int(ExitCode.RESUMABLE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""The one pipeline: which step feeds which, and what each asks of the platform.
+
+The same graph is run by KFP's local runners and compiled for a cluster (runners.py, `grpo compile`). Between steps
+travel references (`<uri>@sha256:<hex>`) as parameters: KFP's caches key on parameter values, so a hit is a hit on
+content, wherever the graph runs. Train and register have effects and are never cached by KFP: they find their own
+earlier results. There are no conditions: a step that must stop the run fails.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kfp import compiler, dsl
+
+from components.evaluate_holdout.component import evaluate_holdout
+from components.import_model.component import import_model
+from components.judge_candidate.component import judge_candidate
+from components.merge_lora.component import merge_lora
+from components.prepare_dataset.component import prepare_dataset
+from components.register_model.component import register_model
+from components.smoke_test_rewards.component import smoke_test_rewards
+from components.train_grpo.component import train_grpo
+from pipeline.fingerprint import code_fingerprint
+from pipeline.resources import ResourcesConfig
+
+IMAGE_OF = {
+    "import_model": "data",
+    "prepare_dataset": "data",
+    "smoke_test_rewards": "evaluate",
+    "train_grpo": "train",
+    "merge_lora": "merge",
+    "evaluate_holdout": "evaluate",
+    "judge_candidate": "evaluate",
+    "register_model": "registry",
+}
+"""Image family of each step."""
+
+UNCACHED = frozenset({"train_grpo", "register_model"})
+"""Steps with effects."""
+
+
+def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries: bool = True) -> Any:
+    """The pipeline with images and resources set.
+
+    Args:
+        resources: the config section.
+        caching: whether pure steps may be answered from a cache.
+        retries: whether the platform may start a failed step again.
+
+    Returns:
+        The KFP pipeline.
+    """
+
+    def place(task: Any, step: str, label: str) -> Any:
+        """Set what a step asks of the platform."""
+        wants = getattr(resources, step)
+        task.set_display_name(label)
+        task.set_container_image(getattr(resources.images, IMAGE_OF[step]))
+        task.set_caching_options(enable_caching=caching and step not in UNCACHED)
+        task.set_cpu_limit(wants.cpu).set_memory_limit(wants.memory)
+        if wants.gpus:
+            task.set_accelerator_type(wants.gpu_type).set_accelerator_limit(wants.gpus)
+        if retries and wants.retries:
+            task.set_retry(wants.retries, backoff_duration="30s", backoff_factor=2.0)
+        return task
+
+    @dsl.pipeline(name="grpo", description="Fine-tune a language model with GRPO, judge it on a holdout, register it.")
+    def grpo(
+        run: str,
+        model: str,
+        data: str,
+        contract: str,
+        rewards: str,
+        smoke_test: str,
+        training: str,
+        lora: str,
+        stages: str,
+        merge: str,
+        evaluation: str,
+        gates: str,
+        registry: str,
+        tracking: str,
+        store: str,
+        config: str,
+        model_inputs: str,
+        data_inputs: str,
+    ) -> str:
+        """Import, prepare, smoke test, train, merge, evaluate twice, judge, register."""
+        imported = place(
+            import_model(model=model, store=store, inputs=model_inputs, code=code_fingerprint("import_model")),
+            "import_model",
+            "import model",
+        )
+        base = imported.output
+        prepared = place(
+            prepare_dataset(
+                data=data,
+                contract=contract,
+                base=base,
+                store=store,
+                inputs=data_inputs,
+                code=code_fingerprint("prepare_dataset"),
+            ),
+            "prepare_dataset",
+            "prepare dataset",
+        )
+        dataset, holdout = prepared.outputs["dataset"], prepared.outputs["holdout"]
+        tested = place(
+            smoke_test_rewards(
+                dataset=dataset,
+                base=base,
+                contract=contract,
+                rewards=rewards,
+                smoke_test=smoke_test,
+                training=training,
+                store=store,
+                code=code_fingerprint("smoke_test_rewards"),
+            ),
+            "smoke_test_rewards",
+            "smoke test rewards",
+        )
+        smoke_report = tested.outputs["Output"]
+        trained = place(
+            train_grpo(
+                run=run,
+                model=model,
+                base=base,
+                dataset=dataset,
+                smoke_test=smoke_report,
+                contract=contract,
+                rewards=rewards,
+                training=training,
+                lora=lora,
+                stages=stages,
+                tracking=tracking,
+                store=store,
+                code=code_fingerprint("train_grpo"),
+            ),
+            "train_grpo",
+            "train",
+        )
+        adapter = trained.outputs["adapter"]
+        merged = place(
+            merge_lora(
+                base=base,
+                adapter=adapter,
+                contract=contract,
+                merge=merge,
+                store=store,
+                code=code_fingerprint("merge_lora"),
+            ),
+            "merge_lora",
+            "merge",
+        ).output
+        evaluations = {}
+        for label, reference in (("base", base), ("candidate", merged)):
+            evaluations[label] = place(
+                evaluate_holdout(
+                    model=reference,
+                    holdout=holdout,
+                    contract=contract,
+                    evaluation=evaluation,
+                    rewards=rewards,
+                    store=store,
+                    code=code_fingerprint("evaluate_holdout"),
+                ),
+                "evaluate_holdout",
+                f"evaluate {label}",
+            ).outputs["Output"]
+        verdict = place(
+            judge_candidate(
+                base_evaluation=evaluations["base"],
+                candidate_evaluation=evaluations["candidate"],
+                dataset=dataset,
+                gates=gates,
+                store=store,
+                code=code_fingerprint("judge_candidate"),
+            ),
+            "judge_candidate",
+            "judge",
+        ).output
+        registered = place(
+            register_model(
+                run_id=trained.outputs["run_id"],
+                verdict=verdict,
+                base_evaluation=evaluations["base"],
+                candidate_evaluation=evaluations["candidate"],
+                base=base,
+                merged=merged,
+                adapter=adapter,
+                dataset=dataset,
+                holdout=holdout,
+                smoke_test=smoke_report,
+                config=config,
+                registry=registry,
+                tracking=tracking,
+                store=store,
+                code=code_fingerprint("register_model"),
+            ),
+            "register_model",
+            "register",
+        )
+        return registered.outputs["Output"]
+
+    return grpo
+
+
+def compile_pipeline(pipeline: Any, arguments: dict[str, str], output: Path) -> None:
+    """Write the pipeline as KFP's YAML, the config as its parameters' defaults.
+
+    Args:
+        pipeline: from `build_pipeline`.
+        arguments: from pipeline.arguments.
+        output: the file to write.
+    """
+    compile_to: Callable[..., None] = compiler.Compiler().compile
+    compile_to(pipeline_func=pipeline, package_path=str(output), pipeline_parameters=arguments)
