@@ -1,4 +1,4 @@
-"""The `data` section of a run config: where rows come from, which columns they have, how bad they may be, how they split.
+"""The `data` section of a run config: where rows come from, what their columns are, how bad they may be, the split.
 
 Read by `prepare_dataset` (the step) and by whoever submits a run (`local_files` says what has to travel with it).
 Imports pydantic only. It refuses a source that is two things at once, a gold preset without its pattern, kept columns

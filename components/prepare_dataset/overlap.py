@@ -2,7 +2,7 @@
 
 Called by `scan` (keys) and `prepare_dataset` (near copies of the holdout and of validation in train).
 
-The same: equal words, numbers and signs after Unicode folding, but for case, spaces and the marks . , ; : ! ? and quotes.
+The same: equal words, numbers and signs after Unicode folding, but for case, spaces, the marks . , ; : ! ? and quotes.
 Nearly the same: the same numbers in the same order, and a weighted Jaccard similarity of three-word runs above a
 threshold, with weights log((N + 10) / (df + 1)) of a run found in df of the N indexed questions, so that the wording of
 a template counts for little. Problems made from one template with other numbers are therefore never near copies, nor
@@ -18,28 +18,56 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-_TOKEN = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d+)?|[^\W\d]+|[^\w\s]")
-_SOFT = frozenset(".,;:!?'\"`´‘’“”…")
+import numpy as np
+
+_TOKEN = re.compile(r"[^\W\d]+|\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d+)?|[^\w\s.,;:!?'\"`´‘’“”…]")
 _SPELLED = {
-    word: str(number)
-    for number, word in enumerate(
-        ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], start=2
-    )
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+    "ten": "10",
+    "eleven": "11",
+    "twelve": "12",
 }
 _RUN = 3
+_SMALL_BLOCK = 16
 
 
 def tokens_of(text: str) -> list[str]:
     """Words, numbers (without thousands separators) and signs of a text, folded for comparison."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
-    found = (token for token in _TOKEN.findall(text.casefold()) if token not in _SOFT)
-    return [token.replace(",", "") if token[0].isdigit() else token for token in found]
+    found: list[str] = _TOKEN.findall(text.casefold())
+    # Only a number can still hold a comma.
+    return [token.replace(",", "") for token in found] if "," in "".join(found) else found
 
 
-def text_key(text: str) -> bytes:
-    """8 bytes that are equal for questions that are the same (two different ones collide once in 10^19)."""
-    return blake2b(" ".join(tokens_of(text)).encode("utf-8"), digest_size=8).digest()
+def text_key(tokens: Sequence[str]) -> bytes:
+    """8 bytes that are equal for texts that are the same (two different ones collide once in 10^19).
+
+    Args:
+        tokens: `tokens_of` the text.
+    """
+    return blake2b(" ".join(tokens).encode(), digest_size=8).digest()
+
+
+def numbers_key(tokens: Sequence[str]) -> bytes:
+    """8 bytes that are equal for texts with the same numbers in the same order (two to twelve may be spelled).
+
+    Args:
+        tokens: `tokens_of` the text.
+    """
+    return blake2b(" ".join(_numbers(tokens)).encode(), digest_size=8).digest()
+
+
+def as_array(keys: Sequence[bytes]) -> np.ndarray:
+    """Keys as a uint64 array."""
+    return np.frombuffer(b"".join(keys), dtype="<u8")
 
 
 @dataclass(frozen=True)
@@ -57,6 +85,8 @@ class NearCopy:
 
 @dataclass
 class _Block:
+    """Indexed questions with the same numbers; postings (run -> positions) only once there are many."""
+
     rows: list[int] = field(default_factory=list)
     postings: dict[int, list[int]] = field(default_factory=dict)
 
@@ -72,72 +102,77 @@ class NearIndex:
             similarity: least weighted Jaccard similarity of a near copy, above 0 and at most 1.
         """
         self._similarity = similarity
-        self._numbers_of_runs: dict[str, int] = {}
-        counts: list[int] = []
-        self._runs: list[list[int]] = []
-        self._blocks: dict[tuple[str, ...], _Block] = {}
+        self._run_numbers: dict[str, int] = {}
+        self._runs: list[np.ndarray] = []
+        self._blocks: dict[bytes, _Block] = {}
         for position, question in enumerate(questions):
-            words = _words(question)
-            runs = []
-            for run in _run_texts(words):
-                number = self._numbers_of_runs.setdefault(run, len(counts))
-                if number == len(counts):
-                    counts.append(0)
-                counts[number] += 1
-                runs.append(number)
-            self._runs.append(runs)
-            block = self._blocks.setdefault(_numbers(words), _Block())
-            block.rows.append(position)
-            for number in runs:
-                block.postings.setdefault(number, []).append(position)
+            tokens = tokens_of(question)
+            numbered = self._run_numbers
+            runs = [numbered.setdefault(run, len(numbered)) for run in _run_texts(tokens)]
+            self._runs.append(np.array(runs, dtype=np.int32))
+            self._blocks.setdefault(numbers_key(tokens), _Block()).rows.append(position)
+        counts = np.zeros(len(self._run_numbers), dtype=np.int32)
+        for own in self._runs:
+            counts[own] += 1
         total = len(self._runs)
-        self._weights = [math.log((total + 10) / (count + 1)) for count in counts]
+        self._weights = np.log((total + 10) / (counts + 1))
         self._weight_unknown = math.log(total + 10)
-        self._totals = [sum(self._weights[number] for number in runs) for runs in self._runs]
+        self._totals = [float(self._weights[own].sum()) for own in self._runs]
+        self.numbers_keys = as_array(list(self._blocks))
+        """uint64 `numbers_key` of every indexed question: no other question can be a near copy."""
 
     def __len__(self) -> int:
         """Number of questions indexed."""
         return len(self._runs)
 
     def find(self, question: str) -> NearCopy | None:
-        """The indexed question that this one is most similar to, if it is a near copy of any (the first one of equals)."""
-        words = _words(question)
-        block = self._blocks.get(_numbers(words))
+        """The indexed question that this one is a near copy of and most similar to (the first of equals), if any."""
+        tokens = tokens_of(question)
+        block = self._blocks.get(numbers_key(tokens))
         if block is None:
             return None
-        texts = _run_texts(words)
-        known = [number for text in texts if (number := self._numbers_of_runs.get(text)) is not None]
-        weight_unknown = self._weight_unknown * (len(texts) - len(known))
-        total = weight_unknown + sum(self._weights[number] for number in known)
-        # Whoever shares none of the runs seen so far lacks their weight; beyond this much it cannot be similar enough.
-        allowance = (1 - self._similarity) * total
-        lacking = weight_unknown
-        candidates: set[int] = set()
-        for number in sorted(known, key=lambda number: -self._weights[number]):
-            if lacking > allowance:
-                break
-            candidates.update(block.postings.get(number, ()))
-            lacking += self._weights[number]
+        texts = _run_texts(tokens)
+        known = np.array([number for text in texts if (number := self._run_numbers.get(text)) is not None], np.int32)
+        unknown = self._weight_unknown * (len(texts) - len(known))
+        total = unknown + float(self._weights[known].sum())
         best: NearCopy | None = None
-        own = set(known)
-        for position in sorted(candidates):
-            shared = sum(self._weights[number] for number in self._runs[position] if number in own)
+        for position in self._candidates(block, known, unknown, total):
+            shared = float(self._weights[np.intersect1d(self._runs[position], known, assume_unique=True)].sum())
             similarity = shared / (total + self._totals[position] - shared)
             if similarity >= self._similarity and (best is None or similarity > best.similarity):
                 best = NearCopy(position, similarity)
         return best
 
+    def _candidates(self, block: _Block, known: np.ndarray, unknown: float, total: float) -> list[int]:
+        """Positions that can reach the similarity, ascending."""
+        # Whoever shares none of the runs seen so far lacks their weight; beyond this much it cannot be similar enough.
+        allowance = (1 - self._similarity) * total
+        if unknown > allowance:
+            return []
+        if len(block.rows) <= _SMALL_BLOCK:
+            return block.rows
+        if not block.postings:
+            for position in block.rows:
+                for number in self._runs[position].tolist():
+                    block.postings.setdefault(number, []).append(position)
+        found: set[int] = set()
+        lacking = unknown
+        weights = self._weights[known]
+        for place in np.argsort(-weights, kind="stable"):
+            if lacking > allowance:
+                break
+            found.update(block.postings.get(int(known[place]), ()))
+            lacking += float(weights[place])
+        return sorted(found)
 
-def _words(text: str) -> list[str]:
-    return [_SPELLED.get(token, token) for token in tokens_of(text)]
+
+def _numbers(tokens: Sequence[str]) -> list[str]:
+    return [_SPELLED.get(token, token) for token in tokens if "0" <= token < ":" or token in _SPELLED]
 
 
-def _numbers(words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(word for word in words if word[0].isdigit())
-
-
-def _run_texts(words: Sequence[str]) -> list[str]:
-    """The distinct runs of three words, in order; one run of all words when there are fewer."""
+def _run_texts(tokens: Sequence[str]) -> list[str]:
+    """The distinct runs of three tokens, in order; one run of all of them when there are fewer."""
+    words = [_SPELLED.get(token, token) for token in tokens]
     if len(words) <= _RUN:
         return [" ".join(words)]
     return list(dict.fromkeys(map(" ".join, zip(words, words[1:], words[2:], strict=False))))

@@ -1,11 +1,11 @@
-"""The step: a person's data becomes two artifacts, the dataset (train and validation) and the holdout, or a clear refusal.
+"""The step: data becomes two artifacts, the dataset (train and validation) and the holdout, or a clear refusal.
 
 Called by `component.py`; a test or a notebook calls `prepare_dataset` directly. Reads top to bottom: bring the sources
 here, scan each once (`scan`), decide which rows stay and where they go (`selection`, `overlap`), write the splits
 (`writing`), report, store. Refuses what `DataConfig` says to refuse: missing files, no rows, broken rows, gold answers
 no completion could equal, repeats and long prompts over a share, a holdout that overlaps train.
 
-Memory does not grow with the text: 20 bytes a row of each source (plus about twice that for a moment while sorting),
+Memory does not grow with the text: 28 bytes a row of each source (plus about twice that for a moment while sorting),
 and about 8 KB for each question of holdout and validation, which train is compared with. Disk in `work` holds the clean
 rows once, compressed. Equal inputs give equal bytes.
 """
@@ -18,11 +18,12 @@ from typing import Any
 
 from components.contract import Contract
 from components.errors import BadInputError
+from components.prepare_dataset.cleaning import ScanRules
 from components.prepare_dataset.config import DataConfig, HubSource
 from components.prepare_dataset.overlap import NearIndex
 from components.prepare_dataset.prompts import PromptBuilder, load_tokenizer
 from components.prepare_dataset.report import FORMAT, describe_source, describe_split, find_warnings, render_markdown
-from components.prepare_dataset.scan import ScannedSource, ScanRules, scan_source
+from components.prepare_dataset.scan import ScannedSource, scan_source
 from components.prepare_dataset.selection import (
     Selection,
     check_near_overlap,

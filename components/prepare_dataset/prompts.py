@@ -3,9 +3,9 @@
 Called by `scan` and `prepare_dataset`. The contract's messages and the model's chat template are the same text for
 every question but for the question itself, so both are taken once, around a marker, and only what lies between the two
 special tokens next to the question is tokenised for each row: special tokens split the text before anything else, hence
-the sum is the count of the whole. This is never taken on trust: the first rows, the longest row of every batch and every
-row whose question contains a special token go through the contract and the template themselves, and
-when one differs (a template that looks at the question, trims it, counts messages), all rows of the batch do.
+the sum is the count of the whole. This is never taken on trust: the first rows, the longest row of every batch and
+every row whose question contains a special token go through the contract and the template themselves, and when one
+differs (a template that looks at the question, trims it, counts messages), all rows of the batch do.
 Refuses a model without a tokenizer or a chat template.
 """
 

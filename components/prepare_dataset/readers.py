@@ -1,7 +1,7 @@
 """Files of rows, read in batches: JSONL, CSV, TSV and Parquet, with the line or row number of everything.
 
 Called by `scan`. Memory holds one batch. A row that cannot be read is handed on as a fault beside the good ones, so
-that all of them can be counted; a file that cannot be read, or lacks a column that the config names, is refused at once.
+that all of them can be counted; a file that cannot be read, or lacks a column the config names, is refused at once.
 Limits: text is UTF-8; JSON is one object a line; CSV has a header; of Parquet only flat columns can be questions.
 """
 

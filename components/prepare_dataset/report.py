@@ -81,8 +81,8 @@ def find_warnings(
             warnings.append(f"{name}: {count} of {source['rows_read']} rows dropped: {reason}")
         if source["questions_with_special_tokens"]:
             warnings.append(
-                f"{name}: {source['questions_with_special_tokens']} questions contain special tokens of the tokenizer, which "
-                "can end the user's turn early; look at them"
+                f"{name}: {source['questions_with_special_tokens']} questions contain special tokens of the tokenizer, "
+                "which can end the user's turn early; look at them"
             )
     for name, count in conflicts.items():
         if count:
@@ -129,7 +129,8 @@ def render_markdown(report: dict[str, Any]) -> str:
     for name, source in report["sources"].items():
         dropped = ", ".join(f"{count} {reason}" for reason, count in source["dropped"].items()) or "none"
         lines.append(
-            f"- **{name}** ({_place(source)}): {source['rows_read']} rows read, {source['rows_kept']} kept; dropped: {dropped}"
+            f"- **{name}** ({_place(source)}): {source['rows_read']} rows read, {source['rows_kept']} kept; "
+            f"dropped: {dropped}"
         )
         for offence in source["first_offending_rows"]:
             lines.append(

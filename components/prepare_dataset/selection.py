@@ -1,4 +1,4 @@
-"""Which clean row goes where: duplicates, too long prompts, leaks, and the seeded split, all on arrays of a few bytes a row.
+"""Which clean row goes where: duplicates, too long prompts, leaks and the seeded split, on a few bytes a row.
 
 Called by `prepare_dataset` with what `scan` found. The split takes the rows whose question's key, mixed with the seed,
 is smallest: it has exactly the asked size (but for rows that ask the same question, which stay together), does not
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from components.errors import BadInputError
+from components.prepare_dataset.cleaning import FIRST_SHOWN, Offence
 from components.prepare_dataset.config import DataConfig
 from components.prepare_dataset.overlap import NearIndex
-from components.prepare_dataset.scan import FIRST_SHOWN, Offence, ScannedSource
+from components.prepare_dataset.scan import ScannedSource
 
 _MOST_SPLIT_ROWS = 1000
 
@@ -73,8 +74,8 @@ def select_clean(source: ScannedSource, data: DataConfig) -> Selection:
     offences = _offences(source, repeated, "question", "repeats an earlier row")
     if share > data.max_duplicate_share:
         raise BadInputError(
-            f"data.{source.name}: {np.count_nonzero(repeated)} of {len(source)} rows repeat another's question and answer "
-            f"({share:.1%}, allowed {data.max_duplicate_share:.1%}): {offences[0]}. Remove them, or raise "
+            f"data.{source.name}: {np.count_nonzero(repeated)} of {len(source)} rows repeat another's question and "
+            f"answer ({share:.1%}, allowed {data.max_duplicate_share:.1%}): {offences[0]}. Remove them, or raise "
             "data.max_duplicate_share to drop them"
         )
     if offences:
@@ -84,9 +85,10 @@ def select_clean(source: ScannedSource, data: DataConfig) -> Selection:
     if share > data.max_overlong_share:
         offences = _offences(source, overlong, "question", f"makes a prompt over {data.max_prompt_tokens} tokens")
         raise BadInputError(
-            f"data.{source.name}: {np.count_nonzero(overlong)} of {len(source)} prompts are over data.max_prompt_tokens: "
-            f"{data.max_prompt_tokens} ({share:.1%}, allowed {data.max_overlong_share:.1%}; the longest has "
-            f"{int(source.tokens.max())}): {offences[0]}. Raise data.max_prompt_tokens, or data.max_overlong_share to drop them"
+            f"data.{source.name}: {np.count_nonzero(overlong)} of {len(source)} prompts are over "
+            f"data.max_prompt_tokens: {data.max_prompt_tokens} ({share:.1%}, allowed {data.max_overlong_share:.1%}; "
+            f"the longest has {int(source.tokens.max())}): {offences[0]}. Raise data.max_prompt_tokens, or "
+            "data.max_overlong_share to drop them"
         )
     if share:
         selection.drop(
@@ -195,8 +197,9 @@ def check_near_overlap(
     """
     near = np.zeros(len(train.source), dtype=bool)
     first: list[Offence] = []
+    possible = train.keep & np.isin(train.source.numbers_keys, index.numbers_keys)
     for start, batch in train.source.batches():
-        kept = np.flatnonzero(train.keep[start : start + batch.num_rows])
+        kept = np.flatnonzero(possible[start : start + batch.num_rows])
         if not len(kept):
             continue
         questions = batch.column("question").take(kept).to_pylist()
@@ -210,8 +213,8 @@ def check_near_overlap(
     count = int(np.count_nonzero(near))
     if count and data.near_overlap == "refuse":
         raise BadInputError(
-            f"data.{against}: {count} questions of {name} are near copies of {against}'s: {first[0]}. Remove them, or write "
-            f"data.near_overlap: drop to leave them out of {name}"
+            f"data.{against}: {count} questions of {name} are near copies of {against}'s: {first[0]}. Remove them, or "
+            f"write data.near_overlap: drop to leave them out of {name}"
         )
     if count and data.near_overlap == "drop":
         train.drop("near_overlap", near, tuple(first))

@@ -1,8 +1,8 @@
 """From a source of the config to files on this disk: local paths, s3:// URIs, artifacts, hub datasets, generated tasks.
 
-Called by `prepare_dataset`. What is not local is fetched or generated into the step's work folder. Refuses what does not
-exist, folders of mixed formats, and a task of a package that is not installed. Limits: a folder is read in the order of
-its file names, files of other formats in it are left alone; hub datasets are read through `datasets.load_dataset`.
+Called by `prepare_dataset`. What is not local is fetched or generated into the step's work folder. Refuses what does
+not exist, folders of mixed formats, and a task of a package that is not installed. Limits: a folder is read in
+the order of its file names, files of other formats in it are left alone; hub datasets go through `load_dataset`.
 """
 
 import hashlib
@@ -65,7 +65,9 @@ def _from_files(source: FileSource, name: str, work: Path) -> SourceFiles:
 
         root = fetch(written, work / "fetched")
     elif written.startswith("s3://"):
-        root = _download(written, name, work / f"{name}-s3")
+        from components.storage.plain import download_source, find_source
+
+        root = download_source(find_source(written), work / "fetched")
     elif is_local(written):
         root = Path(written).expanduser()
     else:
@@ -76,7 +78,7 @@ def _from_files(source: FileSource, name: str, work: Path) -> SourceFiles:
         files = _files_of(root, name)
     elif file_format(root) is None:
         raise BadInputError(
-            f"data.{name}: {root.name} is no .jsonl, .csv, .tsv or .parquet file; convert it, or rename it to what it is"
+            f"data.{name}: {root.name} is no .jsonl, .csv, .tsv or .parquet file; convert it, or rename it"
         )
     else:
         files = [root]
@@ -110,10 +112,6 @@ def _sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _download(uri: str, name: str, target: Path) -> Path:
-    raise NotImplementedError
-
-
 # --- Hugging Face hub ----------------------------------------------------------------------------------------------
 
 
@@ -129,8 +127,8 @@ def _from_hub(source: HubSource, name: str, columns: list[str], limit: int | Non
         rows = datasets.load_dataset(source.hub, source.name, split=source.split, revision=revision)
     except (RepositoryNotFoundError, RevisionNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
         raise BadInputError(
-            f"data.{name}.hub: {source.hub} (revision {source.revision or 'default'}) is not on the hub, or needs a token "
-            f"in HF_TOKEN: {_first_line(error)}"
+            f"data.{name}.hub: {source.hub} (revision {source.revision or 'default'}) is not on the hub, or needs a "
+            f"token in HF_TOKEN: {_first_line(error)}"
         ) from error
     except (HfHubHTTPError, httpx.HTTPError, ConnectionError) as error:
         raise PipelineError(

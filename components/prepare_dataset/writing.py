@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from components.prepare_dataset.cleaning import KEPT_PREFIX
 from components.prepare_dataset.prompts import MESSAGES, PromptBuilder
-from components.prepare_dataset.scan import KEPT_PREFIX
 from components.prepare_dataset.selection import Selection
 
 _ROW_GROUP = 4096
