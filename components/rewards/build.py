@@ -6,7 +6,9 @@ Nothing here limits time or catches errors; that is the guard's.
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,12 +141,14 @@ def _from_library(
 ) -> Reward:
     scorer = definition.build(contract, definition.options.model_validate(reward.options))
     columns = tuple(reward.columns.get(column, column) for column in definition.columns)
+    optional = tuple(reward.columns.get(column, column) for column in definition.optional)
     return Reward(
         name=name,
         weight=weight,
-        function=_batched(name, scorer, columns),
+        function=_batched(name, scorer, columns, _threads() if definition.concurrent else 1),
         aspect=reward.aspect or definition.aspect,
-        columns=columns,
+        columns=tuple(column for column in columns if column not in optional),
+        optional_columns=optional,
         description=definition.description,
         low=definition.low,
         high=definition.high,
@@ -153,16 +157,20 @@ def _from_library(
     )
 
 
-def _batched(name: str, scorer: Scorer, columns: tuple[str, ...]) -> Callable[..., Values]:
-    def function(prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any) -> Values:  # noqa: ARG001
+def _threads() -> int:
+    """Twice the processors: some of the processes waited for sleep."""
+    return max(4, 2 * (os.cpu_count() or 1))
+
+
+def _batched(name: str, scorer: Scorer, columns: tuple[str, ...], threads: int) -> Callable[..., Values]:
+    def function(prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any) -> Values:
         texts = [completion_text(completion) for completion in completions]
         missing = [None] * len(texts)
-        values = [kwargs.get(column) or missing for column in columns]
-        return (
-            [scorer(text, *row) for text, row in zip(texts, zip(*values, strict=True), strict=True)]
-            if values
-            else [scorer(text) for text in texts]
-        )
+        arguments = [texts, *(kwargs.get(column) or missing for column in columns)]
+        if threads == 1:
+            return list(map(scorer, *arguments))
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(scorer, *arguments))
 
     function.__name__ = function.__qualname__ = name
     return function

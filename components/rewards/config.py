@@ -23,12 +23,35 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 FILE_USE = re.compile(r"(?P<path>.+\.py):(?P<function>[A-Za-z_]\w*)")
 MODULE_USE = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)")
 
-PRESETS: dict[str, dict[str, float]] = {
-    # Each is three to five rewards, one aspect each, what is right weighing more than all the rest together: no wrong
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    # Three or four rewards, one aspect each. What is right weighs more than all the rest together, so that no wrong
     # answer, however well formed, comes near a right one.
-    "maths": {"correctness": 2.0, "strict_format": 1.0, "incremental_format": 0.5},
+    "maths": {
+        "correctness": {"weight": 2.0},
+        "strict_format": {"weight": 1.0},
+        "incremental_format": {"weight": 0.5},
+    },
+    "code": {
+        "code_execution": {"weight": 2.0},
+        "strict_format": {"weight": 1.0},
+        "incremental_format": {"weight": 0.5},
+    },
+    "summarisation": {
+        "fuzzy_match": {"weight": 2.0, "options": {"unit": "words"}},
+        "strict_format": {"weight": 1.0},
+        "length": {"weight": 0.3, "options": {"of": "answer", "minimum": 15, "maximum": 120}},
+        "repetition_penalty": {"weight": 0.5},
+    },
+    "qa": {
+        "correctness": {"weight": 2.0},
+        "fuzzy_match": {"weight": 0.5},
+        "strict_format": {"weight": 1.0},
+        "incremental_format": {"weight": 0.5},
+    },
 }
 DEFAULT_PRESET = "maths"
+RESERVED = frozenset({"schedule", "adaptive", "total", "reward"})
+"""Names that settings to come, or the trainer's own metrics, need."""
 
 
 def nearest(wrong: str, valid: list[str]) -> str:
@@ -97,6 +120,9 @@ class RewardConfig(Section):
         return Path(match["path"]) if match else None
 
 
+_PLAIN = RewardConfig()
+
+
 class GuardConfig(Section):
     """How rewards are run apart from training: limits, and how many failures a run survives."""
 
@@ -138,6 +164,8 @@ class RewardsConfig(Section):
             return value
         names = [key for key in value if key not in cls.model_fields]
         for name in names:
+            if name in RESERVED:
+                raise ValueError(f"rewards.{name}: the name is reserved; call the reward otherwise")
             if not NAME.fullmatch(str(name)):
                 raise ValueError(f"reward name {name!r}: use letters, digits and _ (it names a metric and a column)")
         seen: dict[str, str] = {}
@@ -164,12 +192,15 @@ class RewardsConfig(Section):
         """The rewards in effect, by name: the preset's, changed and followed by those the section lists."""
         listed: dict[str, RewardConfig] = dict(self.__pydantic_extra__ or {})
         preset = self.preset if self.preset is not None else (DEFAULT_PRESET if not listed else "none")
-        result = {name: RewardConfig(weight=weight) for name, weight in PRESETS.get(preset, {}).items()}
+        result = {name: RewardConfig.model_validate(entry) for name, entry in PRESETS.get(preset, {}).items()}
         for name, reward in listed.items():
-            if name in result and reward.weight is None and reward.use is None:
-                result[name] = reward.model_copy(update={"weight": result[name].weight})
-            else:
+            base = result.get(name)
+            # Compared with the defaults, not with what was written: a section read back from JSON has every field.
+            if base is None or reward.use is not None:
                 result[name] = reward
+            else:
+                said = {field: value for field, value in reward if value != getattr(_PLAIN, field)}
+                result[name] = base.model_copy(update=said)
         return result
 
     def weight(self, name: str) -> float:
@@ -236,7 +267,7 @@ def _check_reward(name: str, reward: RewardConfig) -> None:
             if source.endswith(".py"):
                 raise ValueError(f"rewards.{name}.use: {source!r} names a file without a function: {source}:FUNCTION")
             key = "use" if reward.use else "name"
-            raise ValueError(f"rewards.{name}: {key} {source!r} is no reward of the library; {_mend(source)}")
+            raise ValueError(f"rewards.{name}: {key} {source!r} is no reward of the library; {_mend(name, source)}")
         if not FILE_USE.fullmatch(source) and not MODULE_USE.fullmatch(source):
             raise ValueError(
                 f"rewards.{name}.use: {source!r} is neither path/to/file.py:function nor package.module:function"
@@ -251,15 +282,17 @@ def _check_reward(name: str, reward: RewardConfig) -> None:
         hint = nearest(option, known) if first["type"] == "extra_forbidden" and known else ""
         if first["type"] == "extra_forbidden" and not known:
             hint = f"{definition.name} has no options"
-        text = (
-            f"rewards.{name}.options.{option}: {first['msg']}" if option else f"rewards.{name}.options: {first['msg']}"
-        )
-        raise ValueError(f"{text}; {hint}" if hint else text) from None
+        place = f"rewards.{name}.options.{option}" if option else f"rewards.{name}.options"
+        text = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{place}: {text}; {hint}" if hint else f"{place}: {text}") from None
     for parameter in reward.columns:
         if parameter not in definition.columns:
             reads = ", ".join(definition.columns) or "none"
             raise ValueError(f"rewards.{name}.columns: {definition.name} reads no {parameter!r} (it reads: {reads})")
 
 
-def _mend(source: str) -> str:
+def _mend(name: str, source: str) -> str:
+    settings = difflib.get_close_matches(name, RewardsConfig.model_fields, n=1, cutoff=0.7)
+    if settings:
+        return f"did you mean the setting {settings[0]!r}?"
     return f"{nearest(source, list(LIBRARY))} (your own: use: path/to/file.py:function)"

@@ -44,6 +44,8 @@ class Definition:
         high: largest value it returns.
         weight: weight when the config gives none.
         columns: dataset columns it reads, in the order its scorer takes them.
+        optional: those of them it can do without.
+        concurrent: whether it mostly waits for other processes, and is better run on several completions at once.
         options: its settings.
         build: makes the scorer from the contract and the options; called once a process.
     """
@@ -55,6 +57,8 @@ class Definition:
     high: float
     weight: float
     columns: tuple[str, ...]
+    optional: tuple[str, ...]
+    concurrent: bool
     options: type[Section]
     build: Callable[["Contract", Any], Scorer]
 
@@ -69,6 +73,8 @@ def library_entry(
     high: float = 1.0,
     weight: float,
     columns: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+    concurrent: bool = False,
     options: type[Section] = NoOptions,
 ) -> Callable[[Callable[["Contract", Any], Scorer]], Callable[["Contract", Any], Scorer]]:
     """Enter a scorer's factory into the library under its function name; its docstring's first line describes it.
@@ -79,6 +85,8 @@ def library_entry(
         high: largest value it returns.
         weight: default weight.
         columns: dataset columns it reads besides the completion.
+        optional: dataset columns it reads when they are there, after the others.
+        concurrent: whether it mostly waits for other processes.
         options: its settings section.
 
     Returns:
@@ -88,7 +96,9 @@ def library_entry(
     def enter(build: Callable[["Contract", Any], Scorer]) -> Callable[["Contract", Any], Scorer]:
         name = build.__name__
         description = (build.__doc__ or "").strip().split("\n", 1)[0].rstrip(".")
-        LIBRARY[name] = Definition(name, aspect, description, low, high, weight, columns, options, build)
+        LIBRARY[name] = Definition(
+            name, aspect, description, low, high, weight, (*columns, *optional), optional, concurrent, options, build
+        )
         return build
 
     return enter

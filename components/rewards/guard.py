@@ -44,7 +44,8 @@ MARKER = "GRPO_REWARD_WORKER"
 SHOWN_CHARACTERS = 600
 KILLS_PER_SEARCH = 3
 """How often one batch may kill the worker while the guilty completion is searched; the rest then counts as guilty."""
-LEAST_SINGLE_SECONDS = 0.5
+LEAST_SINGLE_SECONDS = 5.0
+"""What one completion is given, at least, while the guilty one is searched (but never more than the batch's limit)."""
 WITHHELD_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """So that a reward that imports a training library does not join the trainer's process group."""
 
@@ -127,6 +128,16 @@ class _Batch:
             },
             protocol=pickle.HIGHEST_PROTOCOL,
         )
+
+
+@dataclass
+class _Exchange:
+    """What came of one request: replies by reward, what broke the worker at the first reward without one, and how long
+    the worker had it (its restart not included)."""
+
+    done: dict[int, dict[str, Any]]
+    broken: tuple[FailureKind, str, str] | None
+    seconds: float
 
 
 @dataclass
@@ -267,6 +278,9 @@ class RewardGuard:
             self._spawn()
         started = time.perf_counter()
         shown = [_messages(completion) for completion in completions]
+        if not any(reward.own for reward in self._rewards):
+            # The library reads no prompt, and prompts are most of what would be sent.
+            prompts = [None] * len(shown)
         batch = _Batch(prompts, shown, self._needed(columns, len(shown)), _plain_state(trainer_state))
         outcomes = self._run(batch)
         failures = tuple(
@@ -300,7 +314,6 @@ class RewardGuard:
         """The columns some reward may read, each checked for its length."""
         everything = any(reward.reads_anything for reward in self._rewards)
         wanted = {column for reward in self._rewards for column in (*reward.columns, *reward.optional_columns)}
-        wanted.add("completion_ids")
         needed = {name: values for name, values in columns.items() if everything or name in wanted}
         for name, values in needed.items():
             if len(values) != count:
@@ -313,13 +326,13 @@ class RewardGuard:
         outcomes = [_Outcome([None] * count) for _ in self._rewards]
         pending = list(range(len(self._rewards))) if count else []
         while pending:
-            done, broken = self._exchange(batch.request(pending), pending, self.config.guard.timeout)
-            for index, reply in done.items():
+            exchange = self._exchange(batch.request(pending), pending, self.config.guard.timeout)
+            for index, reply in exchange.done.items():
                 pending.remove(index)
                 self._take(batch, index, reply, outcomes[index])
-            if broken is not None:
+            if exchange.broken is not None:
                 guilty = pending.pop(0)
-                self._search(batch, guilty, broken, outcomes[guilty])
+                self._search(batch, guilty, exchange.broken, outcomes[guilty])
         return outcomes
 
     def _take(self, batch: _Batch, index: int, reply: dict[str, Any], outcome: _Outcome) -> None:
@@ -357,22 +370,22 @@ class RewardGuard:
             outcome.failures.update(dict.fromkeys(range(count), trouble))
             self._send_states()
             return
-        end = time.monotonic() + self.config.guard.timeout
-        limit = max(self.config.guard.timeout / count, LEAST_SINGLE_SECONDS)
+        left = self.config.guard.timeout
+        limit = max(left / count, min(left, LEAST_SINGLE_SECONDS))
         kills = 0
         for place in range(count):
-            left = min(limit, end - time.monotonic())
             if kills >= KILLS_PER_SEARCH or left <= 0:
                 outcome.failures[place] = trouble
                 continue
-            done, broken = self._exchange(batch.request([index], place), [index], left)
-            if broken is not None:
+            exchange = self._exchange(batch.request([index], place), [index], min(limit, left))
+            left -= exchange.seconds
+            if exchange.broken is not None:
                 kills += 1
-                outcome.failures[place] = broken
-            elif (failure := done[index].get("failure")) is not None:
+                outcome.failures[place] = exchange.broken
+            elif (failure := exchange.done[index].get("failure")) is not None:
                 outcome.failures[place] = (FailureKind(failure["kind"]), failure["message"], failure["traceback"])
             else:
-                self._keep(index, done[index], outcome, [place])
+                self._keep(index, exchange.done[index], outcome, [place])
 
     def _judge(self, scores: Scores, count: int) -> None:
         """Stop the run when a reward fails too often."""
@@ -402,29 +415,29 @@ class RewardGuard:
 
     # ---- the worker ----
 
-    def _exchange(
-        self, request: bytes, rewards: Sequence[int], seconds: float
-    ) -> tuple[dict[int, dict[str, Any]], tuple[FailureKind, str, str] | None]:
-        """Replies by reward, and what broke the worker at the first reward without one."""
+    def _exchange(self, request: bytes, rewards: Sequence[int], seconds: float) -> _Exchange:
+        """Send a request and take the replies for so many seconds; a worker that breaks is started anew."""
         connection = self._connected()
-        deadline = time.monotonic() + seconds
+        started = time.monotonic()
         done: dict[int, dict[str, Any]] = {}
+        broken: tuple[FailureKind, str, str] | None = None
         try:
             connection.send_bytes(request)
-            while len(done) < len(rewards):
-                if not connection.poll(max(0.0, deadline - time.monotonic())):
-                    self._restart()
-                    spent = f"took more than {seconds:.3g} s and was killed"
+            while len(done) < len(rewards) and broken is None:
+                if connection.poll(max(0.0, started + seconds - time.monotonic())):
+                    reply = json.loads(connection.recv_bytes())
+                    done[reply["reward"]] = reply
+                else:
+                    message = f"took more than {seconds:.3g} s and was killed"
                     if done:
-                        spent += f" ({len(done)} rewards before it are part of that time)"
-                    return done, (FailureKind.TIMED_OUT, spent, "")
-                reply = json.loads(connection.recv_bytes())
-                done[reply["reward"]] = reply
+                        message += f" ({len(done)} rewards before it are part of that time)"
+                    broken = FailureKind.TIMED_OUT, message, ""
         except (EOFError, OSError, ValueError):
-            message, trace = self._obituary()
+            broken = FailureKind.DIED, *self._obituary()
+        spent = time.monotonic() - started
+        if broken is not None:
             self._restart()
-            return done, (FailureKind.DIED, message, trace)
-        return done, None
+        return _Exchange(done, broken, spent)
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -545,7 +558,7 @@ class RewardGuard:
             log_extra: Callable[[str, list[Any]], None] | None = None,
             log_metric: Callable[[str, float], None] | None = None,
             trainer_state: Any = None,
-            environments: Any = None,  # noqa: ARG001 (live objects of the trainer; they cannot leave its process)
+            environments: Any = None,
             **columns: Sequence[Any],
         ) -> list[float | None]:
             scores = self._for(name, prompts, completions, columns, trainer_state)

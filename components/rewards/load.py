@@ -57,16 +57,18 @@ def parameters(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str
         function: a callable in TRL's signature.
 
     Returns:
-        Parameters without a default, parameters with one, and whether it takes any keyword; all without what the
-        trainer itself passes.
+        Parameters without a default, parameters with one, and whether it takes any keyword. Without what the trainer
+        passes besides columns, but for `completion_ids`, which the smoke test and evaluation pass as a column.
     """
     required, optional, anything = [], [], False
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             anything = True
-        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL or parameter.name in TRAINER_ARGUMENTS:
+        elif parameter.kind is inspect.Parameter.VAR_POSITIONAL or (
+            parameter.name in TRAINER_ARGUMENTS and parameter.name != "completion_ids"
+        ):
             continue
-        elif parameter.default is inspect.Parameter.empty:
+        elif parameter.default is inspect.Parameter.empty and parameter.name != "completion_ids":
             required.append(parameter.name)
         else:
             optional.append(parameter.name)

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from components.rewards.config import RewardsConfig
 
 PARENT_CHECK_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 4_000
+HERE = Path(__file__).parent
 
 
 def main(descriptor: int, crash_descriptor: int) -> None:
@@ -174,9 +176,11 @@ def _read(output: Any, count: int) -> tuple[list[float | None], list[tuple[int, 
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback from the reward's own code on, without the frames that called it."""
-    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    """The traceback from the reward's own code on, without the frames of this package that called it."""
+    frames = error.__traceback__
+    while frames is not None and Path(frames.tb_frame.f_code.co_filename).parent == HERE:
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
     return text[-TRACEBACK_CHARACTERS:]
 
 

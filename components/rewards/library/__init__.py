@@ -5,6 +5,6 @@ One module an aspect: `value` (is the answer right), `formats` (is it where and 
 and a row in the tests; docs/reference/rewards.md is generated.
 """
 
-from components.rewards.library import formats, value
+from components.rewards.library import code, formats, lengths, styles, value
 
-__all__ = ["formats", "value"]
+__all__ = ["code", "formats", "lengths", "styles", "value"]
