@@ -1,7 +1,7 @@
 """What is in a store: list it, copy an artifact out of it, verify it, remove what nobody needs.
 
 Called by the `grpo store` commands. Which artifacts are needed is for the caller to say (`keep`): this room knows
-nothing of runs and registered versions. Limits: an artifact younger than a day, or under a live lease, is never removed.
+nothing of runs and registered versions. Limits: an artifact younger than a day, or under a live lease, stays.
 """
 
 import shutil

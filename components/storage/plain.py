@@ -1,7 +1,7 @@
 """Objects of an S3 bucket that are no artifact of ours: a folder of model files, a data file, named by s3:// URI.
 
 Called where a person names a source: importing a model, preparing a dataset. Nobody recorded hashes for such objects,
-so a download is pinned to the versions (ETags) that were listed, and `Source.identity` tells whether any of them changed.
+so a download is pinned to the versions (ETags) that were listed, and `Source.identity` tells whether any changed.
 """
 
 import shutil

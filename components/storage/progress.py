@@ -1,6 +1,6 @@
-"""How far a transfer is, told at most twice a second.
+"""How far a transfer is, told at most twice a second; a transfer shorter than that says nothing.
 
-Called by the S3 transfers from many threads. Limits: the last report is the only one sure to be sent.
+Called by the S3 transfers from many threads. The events' step is `store`, since a transfer does not know whose it is.
 """
 
 import threading
@@ -34,7 +34,8 @@ class TransferProgress:
         with self._lock:
             self._done += count
             now = time.monotonic()
-            if now - self._reported < _INTERVAL_S and self._done < self._total:
+            is_last = self._done >= self._total and self._reported > self._started
+            if now - self._reported < _INTERVAL_S and not is_last:
                 return
             self._reported = now
             done, rate = self._done, self._done / max(now - self._started, 1e-9)
@@ -43,5 +44,5 @@ class TransferProgress:
             round(done / _MEGABYTE),
             round(self._total / _MEGABYTE),
             unit=f"MB {self._label}",
-            megabytes_per_s=round(rate / _MEGABYTE, 1),
+            figures={"MB/s": round(rate / _MEGABYTE, 1)},
         )

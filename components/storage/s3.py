@@ -2,7 +2,8 @@
 
 Opened by `components.storage.store.open_store`. Files lie under their own names, so that a server can load a model
 straight from its URI; `manifest.json` is written last and only if there is none. One writer of a key at a time (a
-lease): the other waits, then finds the same content there or is told of other content. Limits: needs conditional writes.
+lease): the other waits, then finds the same content there or is told of other content. Limits: the server must know
+conditional writes.
 """
 
 import fcntl

@@ -240,7 +240,7 @@ class _Download:
     def tasks(self) -> list[Callable[[], None]]:
         """What must run, in any order, for the file to be there."""
         self._target.parent.mkdir(parents=True, exist_ok=True)
-        if self._item.size <= self._part:
+        if self._item.size <= _SMALL:
             return [self._whole]
         self._progress.add(self._item.size - self.bytes_missing())
         with self._data.open("ab") as file:
