@@ -53,3 +53,25 @@ class SmokeTestConfig(Section):
 
     seed: int = 0
     """Which rows are drawn, and the sampling of the base model."""
+
+
+class SamplingConfig(Section):
+    """How training samples completions, as the smoke test has to: a run's own `training` values, presets applied."""
+
+    temperature: float = Field(gt=0)
+    """As training.temperature."""
+
+    top_p: float = Field(gt=0, le=1)
+    """As training.top_p."""
+
+    top_k: int = Field(ge=0)
+    """As training.top_k; 0 keeps all tokens."""
+
+    repetition_penalty: float = Field(gt=0)
+    """As training.repetition_penalty."""
+
+    max_new_tokens: int = Field(ge=1)
+    """As training.max_completion_length."""
+
+    group_size: int = Field(ge=2)
+    """As training.num_generations (G)."""

@@ -11,21 +11,10 @@ from components.rewards.build import Reward
 from components.rewards.config import RewardConfig
 from components.smoke_test_rewards.config import SmokeTestConfig
 from components.smoke_test_rewards.findings import Finding, Level
-from components.smoke_test_rewards.scoring import BATCH, DROPPED_COLUMNS, Bench, Problem, Tried
+from components.smoke_test_rewards.scoring import BATCH, DROPPED_COLUMNS, PASSED_BY_TRAINER, Bench, Problem, Tried
 from components.smoke_test_rewards.traps import Row
 
-RESERVED_COLUMNS = frozenset(
-    {
-        "prompts",
-        "completions",
-        "completion",
-        "completion_ids",
-        "trainer_state",
-        "log_extra",
-        "log_metric",
-        "environments",
-    }
-)
+RESERVED_COLUMNS = PASSED_BY_TRAINER | {"completion"}
 """Names that TRL 1.16 passes itself, drops or overwrites (GRPOTrainer._calculate_rewards)."""
 _SAME = 1e-9
 _WHAT = {
@@ -85,6 +74,8 @@ def check_columns(rewards: Sequence[Reward], rows: Sequence[Row]) -> tuple[list[
     unusable: set[str] = set()
     for reward in rewards:
         for column in reward.columns:
+            if column in PASSED_BY_TRAINER:
+                continue
             if column in available:
                 empty = sum(row.columns[column] is None for row in rows)
                 if empty:
@@ -99,7 +90,7 @@ def check_columns(rewards: Sequence[Reward], rows: Sequence[Row]) -> tuple[list[
                 mend = "The trainer passes `prompts`, `completions` and the dataset's other columns."
             findings.append(Finding(f"{reward.name}/missing_column_{column}", "failure", sentence, mend))
         for column in reward.optional_columns:
-            if column not in available:
+            if column not in available and column not in PASSED_BY_TRAINER:
                 sentence = f"{reward.name}: its optional column `{column}` is not in the dataset; its default is used"
                 findings.append(Finding(f"{reward.name}/optional_column_{column}", "warning", sentence))
     return findings, unusable

@@ -6,7 +6,6 @@ part of the sampled groups; `report.json` holds all of them.
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,18 @@ def write_report(report: SmokeTestReport, config: SmokeTestConfig, directory: Pa
     """
     text = json.dumps(report_json(report), indent=1, ensure_ascii=False, allow_nan=False)
     (directory / "report.json").write_text(text + "\n", encoding="utf-8", errors="replace")
-    (directory / "report.html").write_text(render_html(report, config), encoding="utf-8", errors="replace")
+    write_page(report, config, directory / "report.html")
+
+
+def write_page(report: SmokeTestReport, config: SmokeTestConfig, path: Path) -> None:
+    """Write the report as one HTML page.
+
+    Args:
+        report: what was found.
+        config: the section it was made under; the page shows its limits.
+        path: the file.
+    """
+    path.write_text(render_html(report, config), encoding="utf-8", errors="replace")
 
 
 def report_json(report: SmokeTestReport) -> dict[str, Any]:
@@ -107,9 +117,7 @@ def render_html(report: SmokeTestReport, config: SmokeTestConfig) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(
-        number=_number, percent=_percent, duration=_duration, shortened=_shortened, marked=_marked
-    )
+    environment.filters.update(number=number, percent=_percent, duration=duration, shortened=shortened, marked=_marked)
     template = environment.from_string((Path(__file__).parent / "report.html.j2").read_text(encoding="utf-8"))
     findings = report.findings
     signal = report.signal
@@ -132,12 +140,8 @@ def render_html(report: SmokeTestReport, config: SmokeTestConfig) -> str:
     )
 
 
-def scores_in_words(scores: Mapping[str, float | None]) -> str:
-    """`correctness 1, strict_format 0.5`: scores on one line."""
-    return ", ".join(f"{name} {_number(score)}" for name, score in scores.items())
-
-
-def _number(value: float | None, digits: int = 3) -> str:
+def number(value: float | None, digits: int = 3) -> str:
+    """A score for people: no more digits than it needs, a dash for None."""
     if value is None:
         return "–"
     text = f"{value:.{digits}f}"
@@ -149,7 +153,8 @@ def _percent(share: float) -> str:
     return f"{share:.0%}".replace("-", "−")
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
+    """Seconds for people, in the unit that fits."""
     if seconds is None:
         return "–"
     if seconds < 1e-3:
@@ -157,7 +162,8 @@ def _duration(seconds: float | None) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _shortened(text: str, limit: int) -> str:
+def shortened(text: str, limit: int) -> str:
+    """The start of a text, characters that do not print replaced."""
     clean = "".join(
         char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text[: limit + 1]
     )

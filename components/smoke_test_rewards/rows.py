@@ -6,7 +6,7 @@ shows what happens to the large one. `probe_rows` adds copies of a row with well
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -54,7 +54,7 @@ def choose_rows(golds: Sequence[str], count: int, seed: int) -> list[int]:
     return [*chosen, *repeated][:count]
 
 
-def probe_rows(contract: Contract, rows: Sequence[Row], read_columns: Sequence[str], gold_column: str) -> list[Row]:
+def probe_rows(contract: Contract, rows: Sequence[Row], read_columns: Collection[str], gold_column: str) -> list[Row]:
     """Copies of the first row with well-known gold answers; none where that would be unfair.
 
     Args:
@@ -115,13 +115,28 @@ def draw_training_rows(dataset_directory: Path, count: int, seed: int) -> list[R
         BadInputError: when there is no training split, or it has no rows.
     """
     size = len(_answers(dataset_directory))
-    return _take(dataset_directory, random.Random(seed).sample(range(size), min(count, size)))  # noqa: S311
+    return _take(dataset_directory, _draw(size, count, seed))
+
+
+def draw_rows(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
+    """Some of these rows, drawn evenly.
+
+    Args:
+        rows: to draw from.
+        count: rows wanted; fewer come back when there are fewer.
+        seed: of the draw.
+    """
+    return [rows[index] for index in _draw(len(rows), count, seed)]
 
 
 def make_row(label: str, columns: Mapping[str, Any]) -> Row:
     """A row from the columns of a prepared dataset (`prompt`, `answer` and whatever else there is)."""
     prompt = [{"role": str(message["role"]), "content": str(message["content"])} for message in columns["prompt"]]
     return Row(label=label, prompt=prompt, gold=str(columns["answer"]), columns=dict(columns))
+
+
+def _draw(size: int, count: int, seed: int) -> list[int]:
+    return random.Random(seed).sample(range(size), min(count, size))  # noqa: S311 (a draw, not a secret)
 
 
 def _answers(dataset_directory: Path) -> list[str]:

@@ -18,6 +18,10 @@ from components.smoke_test_rewards.traps import Row
 
 BATCH = 16
 """Completions scored at once."""
+PASSED_BY_TRAINER = frozenset(
+    {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
+)
+"""What TRL's trainer hands to rewards by itself."""
 DROPPED_COLUMNS = frozenset({"prompt", "completion", "completion_ids"})
 """Dataset columns that TRL's trainer never hands to a reward (GRPOTrainer._calculate_rewards, 1.16)."""
 _CHARACTERS_A_TOKEN = 4
@@ -53,12 +57,14 @@ class Problem:
         kind: the guard's name for how (`exception`, `timed_out`, ...).
         message: what happened.
         tried: the completion it failed on.
+        traceback: of the reward's own code; empty when there is none.
     """
 
     reward: str
     kind: str
     message: str
     tried: Tried
+    traceback: str = ""
 
 
 @dataclass
@@ -145,7 +151,7 @@ class Bench:
             scored.values[name].extend(scores.values[name])
             scored.seconds[name] += scores.seconds_by_reward[name]
         scored.problems.extend(
-            Problem(failure.reward, str(failure.kind), failure.message, batch[failure.index])
+            Problem(failure.reward, str(failure.kind), failure.message, batch[failure.index], failure.traceback)
             for failure in scores.failures
         )
 

@@ -28,13 +28,15 @@ from components.smoke_test_rewards.learning_signal import (
 )
 from components.smoke_test_rewards.report import RewardFacts, SmokeTestReport, write_report
 from components.smoke_test_rewards.rows import draw_training_rows, probe_rows, read_training_rows
-from components.smoke_test_rewards.scoring import Bench, Problem, Tried
+from components.smoke_test_rewards.scoring import PASSED_BY_TRAINER, Bench, Problem, Tried
 from components.smoke_test_rewards.trap_checks import TOTAL, Held, TriedRow, judge_traps, score_table, totals
 from components.smoke_test_rewards.traps import Row, Sample, build_samples
 from components.steps import report_progress
 from components.storage.store import ArtifactStore
 
 STEP = "smoke_test_rewards"
+REPORT_FOLDER = "report"
+"""Folder below the work folder that holds report.json and report.html."""
 SHOWN_FAILURES = 12
 """Failures named in the error; the report has all."""
 _LARGE = 20_000  # characters from which a text may be slow to score
@@ -59,7 +61,7 @@ def smoke_test_rewards(
         contract: of the run.
         rewards: the section.
         smoke_test: the section.
-        sampling: the training's own, `n` being G; a `smoke_test.group_size` overrides n.
+        sampling: the training's own, `n` being G.
         store: where the report goes.
         work: folder for the report's files.
 
@@ -76,13 +78,10 @@ def smoke_test_rewards(
 
         def sample() -> list[DrawnGroup]:
             drawn = draw_training_rows(dataset_directory, smoke_test.prompts, smoke_test.seed)
-            size = smoke_test.group_size or sampling.n
-            return generate_groups(
-                directory, contract, drawn, replace(sampling, n=size, seed=smoke_test.seed), on_progress=_progress
-            )
+            return generate_groups(directory, contract, drawn, sampling, on_progress=_progress)
 
     report = try_rewards(rows, contract, rewards, smoke_test, sample=sample, temperature=sampling.temperature)
-    directory = work / "report"
+    directory = work / REPORT_FOLDER
     directory.mkdir(parents=True, exist_ok=True)
     write_report(report, smoke_test, directory)
     provenance = {"step": STEP, "passed": report.passed, "contract": contract.hash, "rewards": rewards.to_json()}
@@ -124,7 +123,7 @@ def try_rewards(
         column_findings, unusable = check_columns(every, rows)
         findings += column_findings
         bench.drop(unusable)
-        read = [column for reward in every for column in (*reward.columns, *reward.optional_columns)]
+        read = {c for reward in every for c in (*reward.columns, *reward.optional_columns)} - PASSED_BY_TRAINER
         corpora = _corpora([*probe_rows(contract, rows, read, "answer"), *rows], contract)
         if not corpora:
             findings.append(_no_corpus(rows))
@@ -206,11 +205,12 @@ def _no_corpus(rows: Sequence[Row]) -> Finding:
 
 
 def _ordinary(corpora: Sequence[tuple[Row, list[Sample]]]) -> list[Tried]:
-    """Completions as a model gives them: for each row the plain honest one and the first wrong one."""
+    """Completions as a model gives them: for each row an honest one, one with white space around it, and a wrong one."""
     ordinary = []
     for row, samples in corpora:
-        wrong = next((sample for sample in samples if not sample.honest), samples[0])
-        ordinary += [_tried(row, samples[0]), _tried(row, wrong)]
+        spaced = [sample for sample in samples if sample.kind == "white_space_around"]
+        wrong = [sample for sample in samples if not sample.honest]
+        ordinary += [_tried(row, sample) for sample in (samples[0], *spaced, *wrong[:1])]
     return ordinary
 
 

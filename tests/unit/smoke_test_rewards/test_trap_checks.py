@@ -5,7 +5,7 @@ from components.smoke_test_rewards.traps import Row, Sample
 
 PLAIN = Sample("plain", "honest, plain", "1250", "1250", True, frozenset())
 COMMA = Sample("thousands_comma", "honest, with a thousands separator", "1,250", "1,250", True, frozenset())
-WRONG = Sample("gold_plus_one", "wrong, off by one", "1251", "1251", False, frozenset({"value"}))
+WRONG = Sample("gold_plus_one", "answer off by one", "1251", "1251", False, frozenset({"value"}))
 BLOCKS = Sample("three_answer_blocks", "three answer blocks", "...", "three", False, frozenset({"value", "format"}))
 LARGE = Sample("large", "100 kB", "...", "100 kB", False, frozenset({"value", "length"}))
 SAMPLES = [PLAIN, COMMA, WRONG, BLOCKS, LARGE]
@@ -28,13 +28,15 @@ def test_a_right_value_reward_has_no_finding():
 def test_an_honest_phrasing_that_scores_like_a_wrong_answer_is_named():
     found = judge("value", 1, 0, 0, 0, 0)
     assert list(found) == ["mine/thousands_comma"]
-    assert found["mine/thousands_comma"].sentence.startswith("mine: honest `1,250` scored 0, wrong (row 1")
+    assert found["mine/thousands_comma"].sentence.startswith(
+        "mine: honest `1,250` scored 0, wrong: no more than this trap"
+    )
 
 
 def test_a_trap_paid_like_an_honest_one_is_named_and_does_not_blame_the_honest():
     found = judge("value", 1, 1, 0, 1, 0)
     assert list(found) == ["mine/three_answer_blocks"]
-    assert "paid in full: scored 1" in found["mine/three_answer_blocks"].sentence
+    assert "is paid in full: 1" in found["mine/three_answer_blocks"].sentence
 
 
 def test_a_reward_answers_for_its_own_aspect_only():
@@ -79,7 +81,7 @@ def test_the_total_is_held_to_every_trap():
 def test_findings_of_many_rows_are_one_with_a_count():
     rows = [tried(mine=[1, 0, 0, 0, 0]), tried(mine=[1, 1, 0, 0, 0])]
     found = judge_traps([Held("mine", 1.0, "value")], rows)
-    assert next(f for f in found if f.name == "mine/thousands_comma").sentence.endswith("(1 of 2 rows)")
+    assert next(f for f in found if f.name == "mine/thousands_comma").sentence.endswith("1 of 2 rows)")
 
 
 def test_the_table_shows_means_and_flags_with_honest_kinds_first():

@@ -13,7 +13,7 @@ def _answer(text):
 def correctness(prompts, completions, answer, **kwargs):
     """Plain string equality."""
     texts = [completion[0]["content"] for completion in completions]
-    return [2.0 if _answer(text) == gold else 0.0 for text, gold in zip(texts, answer)]
+    return [2.0 if _answer(text) == gold else 0.0 for text, gold in zip(texts, answer, strict=True)]
 
 
 def formatted(completions, **kwargs):

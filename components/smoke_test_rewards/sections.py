@@ -1,0 +1,81 @@
+"""The step on a run's sections and references, as `component.py` gets them: JSON in, the report's reference out."""
+
+import shutil
+from pathlib import Path
+
+from components.contract import build_contract
+from components.contract.config import ContractConfig
+from components.generation import Sampling
+from components.rewards.config import RewardsConfig
+from components.smoke_test_rewards.config import SamplingConfig, SmokeTestConfig
+from components.smoke_test_rewards.smoke_test_rewards import REPORT_FOLDER, require_passed, smoke_test_rewards
+from components.storage.config import StoreConfig
+from components.storage.store import fetch, open_store
+
+
+def run_on_sections(
+    *,
+    dataset: str,
+    base: str,
+    contract: str,
+    rewards: str,
+    smoke_test: str,
+    sampling: str,
+    store: str,
+    work: Path,
+    page: Path,
+) -> str:
+    """Test the rewards, write the page, and stop the run when they fail.
+
+    Args:
+        dataset: reference of the prepared dataset.
+        base: reference of the base model; not fetched when `smoke_test.prompts` is 0.
+        contract: the contract section, JSON.
+        rewards: the rewards section, JSON.
+        smoke_test: the smoke_test section, JSON.
+        sampling: a `SamplingConfig`, JSON: how the training samples.
+        store: the store section, JSON.
+        work: folder for downloads and the report's files.
+        page: where the HTML page goes, written whether the test passes or not.
+
+    Returns:
+        Reference of the report.
+
+    Raises:
+        GateFailedError: when a failure is left that nobody waived.
+        BadInputError: when a reward cannot be loaded.
+    """
+    config = SmokeTestConfig.from_json(smoke_test)
+    store_config = StoreConfig.from_json(store)
+    report = smoke_test_rewards(
+        fetch(dataset, work / "cache", config=store_config),
+        fetch(base, work / "cache", config=store_config) if config.prompts else None,
+        build_contract(ContractConfig.from_json(contract)),
+        RewardsConfig.from_json(rewards),
+        config,
+        to_sampling(SamplingConfig.from_json(sampling), config),
+        open_store(store_config),
+        work=work,
+    )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(work / REPORT_FOLDER / "report.html", page)
+    require_passed(report)
+    return str(report.reference)
+
+
+def to_sampling(sampling: SamplingConfig, smoke_test: SmokeTestConfig) -> Sampling:
+    """The training's sampling as generation takes it.
+
+    Args:
+        sampling: the training's own.
+        smoke_test: gives the seed, and G where it overrides the training's.
+    """
+    return Sampling(
+        max_new_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        n=smoke_test.group_size or sampling.group_size,
+        seed=smoke_test.seed,
+        top_k=sampling.top_k,
+        repetition_penalty=sampling.repetition_penalty,
+    )
