@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from components.contract.compliance import Reason
-from components.contract.config import JsonFormat, RegexFormat, ThinkFormat, XmlFormat
+from components.contract.config import JsonFormat, R1Format, RegexFormat, XmlFormat
 from components.errors import BadInputError
 from components.rewards.definition import Aspect, NoOptions, Scorer, library_entry
 from components.sections import Section
@@ -49,7 +49,7 @@ OUTSIDE_WORTH = 0.3
 OUTSIDE_CHARACTERS = 1_000
 """Text outside the pieces costs up to `OUTSIDE_WORTH`, in full from this many characters on."""
 HOLLOW = frozenset({Reason.EMPTY, Reason.PLACEHOLDER})
-MUDDLED = frozenset({Reason.WRONG_ORDER, Reason.NESTED, Reason.STRAY_TAG})
+MUDDLED = frozenset({Reason.WRONG_ORDER, Reason.NESTED})
 
 
 @library_entry(aspect=Aspect.FORMAT, weight=0.5)
@@ -109,7 +109,7 @@ def _pieces(contract: "Contract") -> list[_Piece]:
                 f"<{xml.answer_tag}>",
                 f"</{xml.answer_tag}>",
             ]
-        case ThinkFormat() as think:
+        case R1Format() as think:
             literals = [f"<{think.think_tag}>", f"</{think.think_tag}>", "\\boxed{"]
         case JsonFormat() as keys:
             literals = [json.dumps(keys.reasoning_key), json.dumps(keys.answer_key)]

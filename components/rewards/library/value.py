@@ -1,9 +1,6 @@
 """Rewards for what the answer says. All of them read it through the contract; none of them reads it its own way."""
 
-import logging
-import threading
 from fractions import Fraction
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -16,8 +13,6 @@ if TYPE_CHECKING:
     from components.contract import Contract
 
 LONGEST_COMPARED = 20_000
-LONGEST_LATEX = 2_000
-LATEX_SECONDS = 5
 
 
 @library_entry(aspect=Aspect.VALUE, weight=2.0, columns=("answer",))
@@ -112,15 +107,16 @@ def numeric(contract: "Contract", options: NumericOptions) -> Scorer:
 
     absolute, relative = Fraction(str(options.absolute)), Fraction(str(options.relative))
     falloff = Fraction(str(options.falloff))
+    percent = contract.config.answer.percent
 
     def score(text: str, answer: Any) -> float | None:
         if answer is None:
             return None
-        target = read_number(str(answer))
+        target = read_number(str(answer), percent)
         if target is None:
             return None
         read = contract.read_answer(text)
-        said = read_number(read) if read is not None else None
+        said = read_number(read, percent) if read is not None else None
         if said is None:
             return 0.0
         gold, value = Fraction(target), Fraction(said)
@@ -141,36 +137,20 @@ def numeric(contract: "Contract", options: NumericOptions) -> Scorer:
 def latex_accuracy(contract: "Contract", options: NoOptions) -> Scorer:
     """1 when math-verify finds the answer block and the gold to be the same mathematical object, else 0.
 
-    Unlike `trl.rewards.accuracy_reward` it reads the answer block and nothing else, so a value mentioned in the
-    reasoning earns nothing, and it takes plain numbers too. None where math-verify cannot read the gold.
+    The contract's `latex` comparison, whatever kind of answer the contract has. Unlike `trl.rewards.accuracy_reward` it
+    reads the answer block and nothing else, so a value mentioned in the reasoning earns nothing; it takes plain numbers
+    too; and an expression that math-verify cannot finish equals nothing instead of stopping the run. None where the
+    gold cannot be read.
     """
-    try:
-        import math_verify
-    except ImportError as error:
-        raise BadInputError("rewards: latex_accuracy needs the package math-verify: pip install math-verify") from error
-    for part in ("math_verify.parser", "math_verify.grader"):
-        logging.getLogger(part).setLevel(logging.CRITICAL)
+    from components.contract import build_contract
+    from components.contract.config import AnswerConfig
 
-    def limit() -> int | None:
-        # math-verify's limit uses SIGALRM, which only a main thread can.
-        return LATEX_SECONDS if threading.current_thread() is threading.main_thread() else None
-
-    @lru_cache(maxsize=4096)
-    def parse(text: str) -> tuple[Any, ...]:
-        wrapped = text if "$" in text or "\\boxed" in text or "\\(" in text or "\\[" in text else f"${text}$"
-        return tuple(
-            math_verify.parse(wrapped, parsing_timeout=limit()) or math_verify.parse(text, parsing_timeout=limit())
-        )
+    latex = build_contract(contract.config.model_copy(update={"answer": AnswerConfig(kind="latex"), "examples": ()}))
 
     def score(text: str, answer: Any) -> float | None:
-        if answer is None:
-            return None
-        gold = parse(str(answer))
-        if not gold:
+        if answer is None or not latex.gold_is_readable(str(answer)):
             return None
         read = contract.read_answer(text)
-        if read is None or len(read) > LONGEST_LATEX:
-            return 0.0
-        return float(bool(math_verify.verify(list(gold), list(parse(read)), timeout_seconds=limit())))
+        return 1.0 if read is not None and latex.equal(read, str(answer)) else 0.0
 
     return score
