@@ -56,10 +56,10 @@ class JsonFormat(Section):
         return self
 
 
-class ThinkFormat(Section):
+class R1Format(Section):
     r"""The R1 style: `<think>...</think>`, then text with the answer in one `\boxed{}`."""
 
-    type: Literal["think"] = "think"
+    type: Literal["r1"] = "r1"
     think_tag: str = "think"
     """Name of the tag around the reasoning, without angle brackets."""
 
@@ -93,7 +93,7 @@ class RegexFormat(Section):
         return value
 
 
-ResponseFormat = Annotated[XmlFormat | JsonFormat | ThinkFormat | RegexFormat, Field(discriminator="type")]
+ResponseFormat = Annotated[XmlFormat | JsonFormat | R1Format | RegexFormat, Field(discriminator="type")]
 
 
 class AnswerConfig(Section):
@@ -102,7 +102,7 @@ class AnswerConfig(Section):
     kind: Literal["number", "latex", "text", "choice", "set", "list", "auto"] = "number"
     """What the gold answers are. `number`: exact rational equality. `latex`: a mathematical expression, compared by
     math-verify. `text`: strings, compared without case, white space, quotes and end punctuation. `choice`: the letter
-    of a multiple choice. `set` and `list`: several values, without and with order. `auto`: each gold by its own look."""
+    of a multiple choice. `set` and `list`: several values, without and with order. `auto`: each gold by its look."""
     tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
     """Largest absolute difference of two equal numbers. 0 is exact."""
     relative_tolerance: float = Field(0.0, ge=0, lt=1, allow_inf_nan=False)
@@ -114,7 +114,7 @@ class AnswerConfig(Section):
     case_sensitive: bool = False
     """Whether upper and lower case differ in text answers."""
     placeholders: tuple[str, ...] = ()
-    """Texts that stand for an answer without being one, besides those in the system prompt ("[Final answer]", "...")."""
+    """Texts that stand for an answer without being one, besides "..." and the system prompt's own "[Final answer]"."""
 
 
 class Example(Section):
@@ -132,7 +132,7 @@ class ContractConfig(Section):
     """The task contract: prompt template, response format, how the answer is read and compared."""
 
     format: ResponseFormat = XmlFormat()
-    """The response format: `xml`, `json`, `think` or `regex`, alone or with its options (`type: xml` and so on)."""
+    """The response format: `xml`, `json`, `r1` or `regex`, alone or with its options (`type: xml` and so on)."""
     answer: AnswerConfig = AnswerConfig()
     """How the answer is compared; `answer: latex` is short for `answer: {kind: latex}`."""
     system_prompt: str | None = None
@@ -149,7 +149,7 @@ class ContractConfig(Section):
     @field_validator("format", mode="before")
     @classmethod
     def _format_by_name(cls, value: Any) -> Any:
-        return {"type": "think" if value == "r1" else value} if isinstance(value, str) else value
+        return {"type": value} if isinstance(value, str) else value
 
     @field_validator("answer", mode="before")
     @classmethod

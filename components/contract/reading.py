@@ -1,20 +1,44 @@
-"""The lenient reading of an answer from any text: for measuring, never for reward. (First form; deepened next.)"""
+r"""Reads an answer from any text: the last `\boxed{}`, else what follows "answer is", else the last number.
+
+Called by the contract for `read_answer(text, lenient=True)`: for measuring how often a model is right however it says
+so, never for reward. Linear in the length of the text.
+"""
 
 import re
+from collections import deque
 from collections.abc import Callable
+
+from components.contract.boxes import boxed
+from components.contract.words import SCALES
+
+_SAID = re.compile(r"answer\s{1,8}is\b\s{0,8}:?", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\n|[.;]\s|[.;]?</?[A-Za-z]|[.;]?$")
+_WINDOW = 1000
+_NUMBER = re.compile(
+    r"(?:(?<![\w.,)])[-−–+])?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?%?"
+    rf"(?:[ ](?:{'|'.join(sorted(SCALES))})\b)?"
+)
 
 
 def read_anywhere(text: str, is_placeholder: Callable[[str], bool]) -> str | None:
-    r"""The last `\boxed{}`, else what follows "answer is", else the last number."""
-    boxed = text.rfind("\\boxed{")
-    if boxed >= 0:
-        end = text.find("}", boxed)
-        if end > 0 and not is_placeholder(text[boxed + 7 : end].strip()):
-            return text[boxed + 7 : end].strip()
-    said = text.lower().rfind("answer is")
-    if said >= 0:
-        rest = text[said + 9 :].lstrip(" :").split("\n")[0].strip()
-        if rest and not is_placeholder(rest):
-            return rest
-    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
-    return numbers[-1] if numbers else None
+    """The answer a text gives in some other way than the format's.
+
+    Args:
+        text: a completion.
+        is_placeholder: says whether a text stands for an answer without being one.
+
+    Returns:
+        The answer as written, or None.
+    """
+    for content, _, _ in reversed(boxed(text)):
+        if content.strip() and not is_placeholder(content.strip()):
+            return content.strip()
+    said = deque(_SAID.finditer(text), maxlen=1)
+    if said:
+        rest = text[said[0].end() : said[0].end() + _WINDOW].lstrip()
+        end = _SENTENCE_END.search(rest)
+        sentence = (rest[: end.start()] if end else rest).strip()
+        if sentence and not is_placeholder(sentence):
+            return sentence
+    numbers = deque(_NUMBER.finditer(text), maxlen=1)
+    return numbers[0][0] if numbers else None

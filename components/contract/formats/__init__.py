@@ -1,13 +1,17 @@
 """The response formats, one module each, behind one interface.
 
-Used by `components.contract.contract` only. A format reads and writes text; it knows nothing of numbers or gold answers.
+Used by `components.contract.contract` only. A format reads and writes text and knows nothing of numbers or golds.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from components.contract.compliance import Reading
-from components.contract.config import JsonFormat, RegexFormat, ResponseFormat, ThinkFormat, XmlFormat
+from components.contract.config import JsonFormat, R1Format, RegexFormat, ResponseFormat, XmlFormat
+from components.contract.formats.custom_regex import CustomRegex
+from components.contract.formats.json_object import JsonObject
+from components.contract.formats.think_boxed import ThinkBoxed
+from components.contract.formats.xml_tags import XmlTags
 
 
 class Format(Protocol):
@@ -36,11 +40,24 @@ class Format(Protocol):
 
 
 def build_format(config: ResponseFormat) -> Format:
-    """The reader and writer for a configured format."""
+    """The reader and writer for a configured format.
+
+    Args:
+        config: the contract's `format`.
+
+    Raises:
+        BadInputError: when a schema or a regular expression in it cannot be used.
+    """
     match config:
         case XmlFormat():
-            from components.contract.formats.xml_tags import XmlTags
-
             return XmlTags(config.reasoning_tag, config.answer_tag)
-        case JsonFormat() | ThinkFormat() | RegexFormat():
-            raise NotImplementedError(config.type)
+        case R1Format():
+            return ThinkBoxed(config.think_tag)
+        case JsonFormat():
+            found = JsonObject(config.reasoning_key, config.answer_key, config.extra_keys, config.json_schema)
+            found.prepare()
+            return found
+        case RegexFormat():
+            custom = CustomRegex(config.pattern, config.answer_pattern, config.template)
+            custom.prepare()
+            return custom

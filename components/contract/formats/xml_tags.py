@@ -10,6 +10,7 @@ reasoning that never ends hides nothing, and an answer that is opened and not cl
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from components.contract.compliance import Reading, Reason
 
@@ -50,7 +51,7 @@ class XmlTags:
     def blocks(self, text: str) -> list[str]:
         """What stands between each opening tag and the next tag in a text."""
         tags = list(self._tags.finditer(text))
-        pairs = zip(tags, tags[1:], strict=False)
+        pairs = pairwise(tags)
         return [text[m.end() : n.start()].strip() for m, n in pairs if not m[1] and n[1] and m[2] == n[2]]
 
     def write(self, reasoning: str, answer: str) -> str:
