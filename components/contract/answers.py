@@ -63,8 +63,9 @@ class Equality:
 
     def _near(self, left: Number, right: Number) -> bool:
         absolute = Fraction(str(self.config.tolerance))
+        difference = Fraction(left) - Fraction(right)
         relative = Fraction(str(self.config.relative_tolerance)) * abs(Fraction(right))
-        return abs(left - right) <= max(absolute, relative)
+        return abs(difference) <= max(absolute, relative)
 
     def _equal_by_kind(self, answer: str, gold: str) -> bool:
         match self.config.kind:

@@ -86,8 +86,8 @@ def format_number(value: Number) -> str:
 # --- the careful way: tokens -----------------------------------------------------------------------------------------
 #
 # An answer becomes a list of tokens, and the tokens' kinds, one letter each, a short string (the shape) on which the
-# grammar is written. Kinds: n bare digits, d another literal, f fraction (\frac, ½), w word, r currency word in front of
-# a number, $ currency, + - signs, % percent, ° degree, ^ power, e unit exponent (²), * times, > arrow, = equals, and
+# grammar is written. Kinds: n bare digits, d another literal, f fraction (\frac, ½), w word, r currency word in front
+# of a number, $ currency, + - signs, % percent, ° degree, ^ power, e unit exponent (²), * times, > arrow, = equals, and
 # punctuation as it is.
 
 
@@ -116,7 +116,8 @@ _LETTER = r"[^\W\d_²³¼-¾⅐-↋]"
 _EXPONENT = r"(?:[eE][+-]?\d+(?![\w.]))?"
 _LEX = re.compile(
     rf"""
-      (?P<literal>(?:[1-9]\d{{0,2}}(?P<sep>[,\ _'])\d{{3}}(?:(?P=sep)\d{{3}})*(?!\d)|\d+)(?:\.\d+)?{_EXPONENT}|\.\d+{_EXPONENT})
+      (?P<literal>(?:[1-9]\d{{0,2}}(?P<sep>[,\ _'])\d{{3}}(?:(?P=sep)\d{{3}})*(?!\d)|\d+)(?:\.\d+)?{_EXPONENT}
+                 |\.\d+{_EXPONENT})
     | (?P<frac>\\[dtc]?frac(?![A-Za-z])\s*(?:\{{([^{{}}]{{0,400}})\}}|(\d))\s*(?:\{{([^{{}}]{{0,400}})\}}|(\d)))
     | (?P<vulgar>[¼½¾⅐-⅞])
     | (?P<degree>°|\\degree(?![A-Za-z])|\^\s*(?:\\circ(?![A-Za-z])|\{{\s*\\circ\s*\}}))

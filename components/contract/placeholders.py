@@ -14,8 +14,8 @@ _FILLER = re.compile(r"(?:[.…]+|[_\-–—*·•\s]{2,}|[\s.…_]+|\?+)")
 _BRACKETED = re.compile(r"[\[<({«](.*)[\]>)}»]", re.DOTALL)
 _EMPHASIS = "*_`\"'“”‘’ \t\r\n"
 _CUES = frozenset(
-    """your answer answers final result number value insert here solution thinking thought thoughts reasoning
-    explanation explain step steps response output placeholder fill enter write put goes working analysis text content""".split()  # noqa: SIM905
+    """your answer answers final result number value insert here solution thinking thought thoughts reasoning steps
+    explanation explain step response output placeholder fill enter write put goes working text content""".split()  # noqa: SIM905
 )
 _BARE = re.compile(
     r"(?:(?:insert|put|write|enter|place|give|add|fill in|provide|the|your|my|a|an|own)\s+)*"

@@ -108,8 +108,8 @@ def split_items(text: str) -> tuple[str, ...] | None:
     r"""The values of a set or list as written.
 
     Args:
-        text: "{1, 2}", "\{1, 2\}", "[a, b]", "(3, 4)", "1, 2 and 3", "x = 1, 2"; a comma always separates, so a number in
-            a list is written without thousands commas (or with "{,}").
+        text: "{1, 2}", "\{1, 2\}", "[a, b]", "(3, 4)", "1, 2 and 3", "x = 1, 2"; a comma always separates, so a number
+            in a list is written without thousands commas (or with "{,}").
 
     Returns:
         The values; an empty tuple for the empty set, None where a value is missing or brackets do not pair.

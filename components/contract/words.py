@@ -66,9 +66,9 @@ NUMBER_WORDS = (
 """Words that are a number or make another number of the one beside them."""
 
 _NEGATIONS = _words(
-    """not no never none neither nor cannot without except excluding besides but unlike wrong incorrect incorrectly false
-    untrue impossible undefined unknown isnt arent wasnt dont doesnt didnt wont cant couldnt shouldnt wouldnt nicht kein
-    keine pas nan inf infinity infinite infinitely indeterminate"""
+    """not no never none neither nor cannot without except excluding besides but unlike wrong incorrect incorrectly
+    false untrue impossible undefined unknown isnt arent wasnt dont doesnt didnt wont cant couldnt shouldnt wouldnt nicht
+    kein keine pas nan inf infinity infinite infinitely indeterminate"""
 )
 _APPROXIMATIONS = _words(
     "about approximately approx roughly nearly almost circa ca ish or either versus vs oder etwa casi"
@@ -131,13 +131,15 @@ SIGN_WORDS = _words("minus negative")
 """Words directly before a number that negate it."""
 
 CURRENCY_WORDS = _words(
-    "USD EUR GBP JPY CNY INR CAD AUD CHF RMB Rs US CA AU HK NZ R C A S NT MX SGD HKD NZD BRL KRW RUB ZAR SEK NOK DKK PLN"
+    """USD EUR GBP JPY CNY INR CAD AUD CHF RMB Rs US CA AU HK NZ R C A S NT MX SGD HKD NZD BRL KRW RUB ZAR SEK NOK DKK
+    PLN"""
 )
 """Words that may touch a number or its currency sign from the front: "USD12", "US$12"."""
 
 ATTACHED_UNITS = _words(
-    """mm cm dm km nm mi ft yd yds in kg mg lb lbs oz ml mL cl dl hr hrs min mins sec secs ms yr yrs wk wks mo mph kph kmh
-    kWh kW MW Hz kHz MHz GHz KB MB GB TB kB USD EUR GBP INR Rs pts pt pcs pc qt gal cal kcal deg rad cc kN kJ kPa Pa mol"""
+    """mm cm dm km nm mi ft yd yds in kg mg lb lbs oz ml mL cl dl hr hrs min mins sec secs ms yr yrs wk wks mo mph kph
+    kmh kWh kW MW Hz kHz MHz GHz KB MB GB TB kB USD EUR GBP INR Rs pts pt pcs pc qt gal cal kcal deg rad cc kN kJ kPa
+    Pa mol"""
 )
 """Units that may touch a number from behind, besides words of four letters and more."""
 

@@ -7,6 +7,7 @@ backtracks without end makes a completion non-compliant (`too_slow`) and never s
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 from components.contract.compliance import Reading, Reason
@@ -54,7 +55,7 @@ class CustomRegex:
     @staticmethod
     def _compile(field: str, pattern: str) -> Any:
         try:
-            import regex
+            regex = import_module("regex")
         except ModuleNotFoundError:
             raise BadInputError("contract.format regex needs the package regex; pip install regex") from None
         try:

@@ -87,7 +87,13 @@ class JsonObject:
 
     def write(self, reasoning: str, answer: str) -> str:
         """An honest completion."""
-        return json.dumps({self.reasoning_key: reasoning, self.answer_key: answer}, ensure_ascii=False)
+        value: Any = answer
+        properties = (self.schema or {}).get("properties", {})
+        wanted = properties.get(self.answer_key, {}).get("type", "string") if isinstance(properties, dict) else "string"
+        if wanted != "string":  # the schema asks for a number or a list: written so where the answer is one
+            value = _plain(_parse(answer)[0])
+            value = answer if value is None else value
+        return json.dumps({self.reasoning_key: reasoning, self.answer_key: value}, ensure_ascii=False)
 
     def blocks(self, text: str) -> list[str]:
         """The values of both keys wherever an object stands in a text."""
