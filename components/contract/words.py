@@ -67,8 +67,8 @@ NUMBER_WORDS = (
 
 _NEGATIONS = _words(
     """not no never none neither nor cannot without except excluding besides but unlike wrong incorrect incorrectly
-    false untrue impossible undefined unknown isnt arent wasnt dont doesnt didnt wont cant couldnt shouldnt wouldnt nicht
-    kein keine pas nan inf infinity infinite infinitely indeterminate"""
+    false impossible undefined unknown untrue isnt arent wasnt dont doesnt didnt wont cant couldnt shouldnt wouldnt
+    nicht     kein keine pas nan inf infinity infinite infinitely indeterminate"""
 )
 _APPROXIMATIONS = _words(
     "about approximately approx roughly nearly almost circa ca ish or either versus vs oder etwa casi"

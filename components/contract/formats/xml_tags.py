@@ -93,98 +93,101 @@ class XmlTags:
         return Reading(answer, ())
 
     def _read_any(self, text: str, is_placeholder: Callable[[str], bool]) -> Reading:
+        """Any text: the answer if exactly one block outside the reasoning holds one, and all that is wrong."""
         reasons: dict[Reason, None] = {}
-        tags = [(m.start(), m.end(), bool(m[1]), m[2] == self.answer_tag) for m in self._tags.finditer(text)]
-
-        # Pair every closing tag with the nearest open tag of its name.
-        reasonings: list[tuple[int, int]] = []
-        open_reasonings: list[int] = []
-        stray = False
-        for index, (_, _, closing, is_answer) in enumerate(tags):
-            if is_answer:
-                continue
-            if not closing:
-                open_reasonings.append(index)
-            elif open_reasonings:
-                reasonings.append((open_reasonings.pop(), index))
-            else:
-                stray = True
-        if open_reasonings:
+        tags = [_Tag(m.start(), m.end(), bool(m[1]), m[2] == self.answer_tag) for m in self._tags.finditer(text)]
+        blocks, unclosed, stray = _pair_reasonings(tags)
+        if unclosed:
             reasons[Reason.TRUNCATED] = None
-        inside = [False] * len(tags)
-        depth = 0
-        opens = {pair[0] for pair in reasonings}
-        closes = {pair[1] for pair in reasonings}
-        for index in range(len(tags)):
-            if index in closes:
-                depth -= 1
-            inside[index] = depth > 0
-            if index in opens:
-                depth += 1
+
+        inside, depth = [False] * len(tags), 0
+        starts, ends = {start for start, _ in blocks}, {end for _, end in blocks}
+        for place in range(len(tags)):
+            depth -= place in ends
+            inside[place] = depth > 0
+            depth += place in starts
         if any(inside):
             reasons[Reason.NESTED] = None
-        outer = [pair for pair in reasonings if not inside[pair[0]]]
 
-        # Answer blocks outside the reasoning.
-        outside = [i for i in range(len(tags)) if tags[i][3] and not inside[i]]
-        opened = [i for i in outside if not tags[i][2]]
-        closed = [i for i in outside if tags[i][2]]
+        # The answer.
+        opened = [i for i, tag in enumerate(tags) if tag.is_answer and not tag.closing and not inside[i]]
+        closed = [i for i, tag in enumerate(tags) if tag.is_answer and tag.closing and not inside[i]]
         answer: str | None = None
-        first_answer = -1
         if not opened:
             reasons[Reason.MISSING_TAG] = None
-            stray = stray or bool(closed)
         elif len(opened) > 1:
             reasons[Reason.MULTIPLE_ANSWERS] = None
-        else:
-            first_answer = opened[0]
-            after = [i for i in closed if i > first_answer]
-            stray = stray or len(closed) > len(after[:1])
-            if not after:
+        behind = [i for i in closed if opened and i > opened[0]]
+        if len(opened) == 1:
+            if not behind:
                 reasons[Reason.TRUNCATED] = None
-            elif after[0] != first_answer + 1:
+            elif behind[0] != opened[0] + 1:
                 reasons[Reason.NESTED] = None
             else:
-                answer = text[tags[first_answer][1] : tags[after[0]][0]].strip()
-        if stray:
+                answer = text[tags[opened[0]].end : tags[behind[0]].start].strip()
+        if stray or len(closed) > len(opened) or len(closed) > len(behind):
             reasons[Reason.STRAY_TAG] = None
 
         # The reasoning.
+        outer = [(start, end) for start, end in blocks if not inside[start]]
         if not outer:
             reasons[Reason.MISSING_TAG] = None
         elif len(outer) > 1:
             reasons[Reason.MULTIPLE_REASONINGS] = None
         else:
-            body = text[tags[outer[0][0]][1] : tags[outer[0][1]][0]].strip()
+            body = text[tags[outer[0][0]].end : tags[outer[0][1]].start].strip()
             if not body:
                 reasons[Reason.EMPTY] = None
             elif is_placeholder(body):
                 reasons[Reason.PLACEHOLDER] = None
-        positions = [i for i in range(len(tags)) if not tags[i][3]]
-        if first_answer >= 0 and positions and positions[-1] > first_answer:
+        if opened and any(not tag.is_answer for tag in tags[opened[0] :]):
             reasons[Reason.WRONG_ORDER] = None
 
-        if answer is not None:
-            if not answer:
-                reasons[Reason.EMPTY] = None
-                answer = None
-            elif is_placeholder(answer):
-                reasons[Reason.PLACEHOLDER] = None
-                answer = None
+        if answer is not None and (not answer or is_placeholder(answer)):
+            reasons[Reason.PLACEHOLDER if answer else Reason.EMPTY] = None
+            answer = None
 
-        # Text that belongs to no block.
-        covered = [(tags[i][0], tags[j][1]) for i, j in outer]
-        covered += [(tags[i][0], tags[i + 1][1]) for i in opened if i + 1 < len(tags) and i + 1 in closed]
-        covered += [(tags[i][0], tags[i][1]) for i in range(len(tags)) if not inside[i]]
-        place = 0
-        tail_is_open = bool(open_reasonings) or (bool(opened) and not any(i > opened[-1] for i in closed))
-        for begin, end in sorted(covered):
-            if begin > place and not tail_is_open and not text[place:begin].isspace():
+        # Text that stands before everything, or behind a closing tag and in no reasoning.
+        place, closing = 0, True
+        depth = 0
+        for index, tag in enumerate([*tags, _Tag(len(text), len(text), False, False)]):
+            if closing and not depth and tag.start > place and not text[place : tag.start].isspace():
                 reasons[Reason.EXTRA_TEXT] = None
                 break
-            place = max(place, end)
-        else:
-            rest = text[place:]
-            if rest and not rest.isspace() and not tail_is_open:
-                reasons[Reason.EXTRA_TEXT] = None
+            place, closing = tag.end, tag.closing
+            depth += (index in starts) - (index in ends)
         return Reading(answer, tuple(reasons))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tag:
+    """A tag of the format in a text: where it starts and ends, and which it is."""
+
+    start: int
+    end: int
+    closing: bool
+    is_answer: bool
+
+
+def _pair_reasonings(tags: list[_Tag]) -> tuple[list[tuple[int, int]], bool, bool]:
+    """Pair every closing reasoning tag with the nearest open one.
+
+    Args:
+        tags: all tags in their order.
+
+    Returns:
+        Places of opening and closing tags; whether a reasoning never ends; whether a closing tag closes nothing.
+    """
+    blocks: list[tuple[int, int]] = []
+    opened: list[int] = []
+    stray = False
+    for place, tag in enumerate(tags):
+        if tag.is_answer:
+            continue
+        if not tag.closing:
+            opened.append(place)
+        elif opened:
+            blocks.append((opened.pop(), place))
+        else:
+            stray = True
+    return blocks, bool(opened), stray
