@@ -6,7 +6,8 @@ from components.generation.interface import (
     Generator,
     Sampling,
     generation_defaults,
+    identify,
     open_generator,
 )
 
-__all__ = ["Completion", "EngineIdentity", "Generator", "Sampling", "generation_defaults", "open_generator"]
+__all__ = ["Completion", "EngineIdentity", "Generator", "Sampling", "generation_defaults", "identify", "open_generator"]

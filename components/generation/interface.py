@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -74,7 +75,9 @@ class Sampling:
             defaults: what `generation_defaults` read beside the model.
         """
         top_k = defaults.get("top_k", 0) if self.top_k is None else self.top_k
-        penalty = defaults.get("repetition_penalty", 1.0) if self.repetition_penalty is None else self.repetition_penalty
+        penalty = (
+            defaults.get("repetition_penalty", 1.0) if self.repetition_penalty is None else self.repetition_penalty
+        )
         return replace(self, top_k=int(top_k), repetition_penalty=float(penalty))
 
 
@@ -86,11 +89,13 @@ class Completion:
         text: decoded without special tokens (end of turn, padding), as training and serving decode it.
         tokens: tokens generated, the end token included.
         truncated: the token limit was hit before an end token.
+        ids: the generated tokens, the end token included.
     """
 
     text: str
     tokens: int
     truncated: bool
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,24 @@ def choose_engine(engine: str, device: str) -> str:
     import torch
 
     return "vllm" if torch.cuda.is_available() else "transformers"
+
+
+def identify(engine: str = "auto", *, dtype: str = "auto", device: str = "auto") -> EngineIdentity:
+    """What `open_generator` would open with these arguments, without loading a model (for a cache key).
+
+    Args:
+        engine: `auto`, `transformers` or `vllm`.
+        dtype: `auto`, `float32`, `bfloat16` or `float16`.
+        device: `auto`, `cpu` or `cuda`.
+
+    Raises:
+        BadInputError: one of them is unknown or not to be had here.
+    """
+    chosen = choose_engine(engine, device)
+    from components.generation.placement import choose_device, choose_dtype
+
+    place = choose_device(device)
+    return EngineIdentity(chosen, version(chosen), choose_dtype(dtype, place), place)
 
 
 def open_generator(

@@ -32,9 +32,7 @@ def stop_token_ids(tokenizer: Any, defaults: Mapping[str, Any]) -> list[int]:
     return sorted(int(token) for token in ids)
 
 
-def encode_prompts(
-    tokenizer: Any, prompts: Sequence[str], max_new_tokens: int, context: int | None
-) -> list[list[int]]:
+def encode_prompts(tokenizer: Any, prompts: Sequence[str], max_new_tokens: int, context: int | None) -> list[list[int]]:
     """Token ids of rendered prompts.
 
     Args:
@@ -70,5 +68,7 @@ def to_completion(tokenizer: Any, ids: Sequence[int], stops: frozenset[int], lim
         limit: most tokens allowed.
     """
     ended = bool(ids) and ids[-1] in stops
-    text = tokenizer.decode(list(ids[:-1] if ended else ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return Completion(text=text, tokens=len(ids), truncated=not ended and len(ids) >= limit)
+    text = tokenizer.decode(
+        list(ids[:-1] if ended else ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    return Completion(text=text, tokens=len(ids), truncated=not ended and len(ids) >= limit, ids=tuple(ids))

@@ -29,6 +29,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from components.errors import BadInputError
 from components.generation.choosing import choose, penalise, uniform_stream
 from components.generation.interface import Completion, EngineIdentity, Progress, Sampling, generation_defaults
+from components.generation.placement import choose_device, choose_dtype
 from components.generation.tokens import encode_prompts, stop_token_ids, to_completion
 
 log = logging.getLogger("grpo")
@@ -246,9 +247,7 @@ class TransformersGenerator:
 
     # The loop over slots ------------------------------------------------------------------------------------------
 
-    def _in_slots(
-        self, todo: list[Row], rows: list[Row], sampling: Sampling, count: int, report: Progress
-    ) -> None:
+    def _in_slots(self, todo: list[Row], rows: list[Row], sampling: Sampling, count: int, report: Progress) -> None:
         """Complete the rows that have not ended, `count` at a time."""
         for row in todo:
             row.generated.clear()
@@ -389,9 +388,7 @@ class TransformersGenerator:
 
     # Models with other caches -------------------------------------------------------------------------------------
 
-    def _in_batches(
-        self, todo: list[Row], rows: list[Row], sampling: Sampling, count: int, report: Progress
-    ) -> None:
+    def _in_batches(self, todo: list[Row], rows: list[Row], sampling: Sampling, count: int, report: Progress) -> None:
         """Complete rows with `model.generate`, batch by batch."""
         done = len(rows) - len(todo)
         for batch in itertools.batched(todo, count) if hasattr(itertools, "batched") else _batched(todo, count):
@@ -453,8 +450,8 @@ def open_transformers(
     Raises:
         BadInputError: device or dtype is not to be had, or the model is not a decoder.
     """
-    device = _device(device)
-    dtype = _dtype(dtype, device)
+    device = choose_device(device)
+    dtype = choose_dtype(dtype, device)
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
     if getattr(config, "is_encoder_decoder", False):
         raise BadInputError(f"{directory} holds a {config.model_type} model (encoder-decoder); GRPO needs a decoder")
@@ -468,26 +465,6 @@ def open_transformers(
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
-
-
-def _device(device: str) -> str:
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in {"cpu", "cuda"}:
-        raise BadInputError(f"device {device!r} is not known; use auto, cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BadInputError("device is cuda and no GPU is visible here; set device: auto")
-    return device
-
-
-def _dtype(dtype: str, device: str) -> str:
-    if dtype != "auto":
-        if dtype not in {"float32", "bfloat16", "float16"}:
-            raise BadInputError(f"dtype {dtype!r} is not known; use auto, float32, bfloat16 or float16")
-        return dtype
-    if device == "cpu":
-        return "float32"
-    return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
 
 
 def _common_prefix(texts: list[list[int]]) -> int:

@@ -7,9 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from components.errors import BadInputError
 from components.generation import Completion, Sampling, open_generator
-from components.generation.transformers_engine import TransformersGenerator
 
 PAD, END, TURN = 0, 1, 2
 STOPS = [END, TURN, *range(40, 46)]  # some plain bytes too, so that a random model ends now and then
@@ -83,4 +81,5 @@ def test_greedy_tokens_are_those_of_plain_generate_for_every_prompt(tiny: Path) 
         answers = generator.generate(texts, Sampling(max_new_tokens=40))
     for ids, [answer] in zip(expected, answers, strict=True):
         ended = ids[-1] in STOPS
-        assert answer == Completion(tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True), len(ids), truncated=not ended)
+        text = tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
+        assert answer == Completion(text, len(ids), not ended, tuple(ids))
