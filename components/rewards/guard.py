@@ -370,8 +370,9 @@ class RewardGuard:
             outcome.failures.update(dict.fromkeys(range(count), trouble))
             self._send_states()
             return
-        left = self.config.guard.timeout
-        limit = max(left / count, min(left, LEAST_SINGLE_SECONDS))
+        timeout = self.config.guard.timeout
+        limit = max(timeout / count, min(timeout, LEAST_SINGLE_SECONDS))
+        left = timeout + KILLS_PER_SEARCH * limit
         kills = 0
         for place in range(count):
             if kills >= KILLS_PER_SEARCH or left <= 0:
@@ -425,7 +426,7 @@ class RewardGuard:
             connection.send_bytes(request)
             while len(done) < len(rewards) and broken is None:
                 if connection.poll(max(0.0, started + seconds - time.monotonic())):
-                    reply = json.loads(connection.recv_bytes())
+                    reply = _reply(connection.recv_bytes(), rewards[len(done)])
                     done[reply["reward"]] = reply
                 else:
                     message = f"took more than {seconds:.3g} s and was killed"
@@ -615,6 +616,14 @@ class _Memo:
             and columns.keys() == self.columns.keys()
             and all(values is self.columns[key] for key, values in columns.items())
         )
+
+
+def _reply(message: bytes, reward: int) -> dict[str, Any]:
+    """The worker's next reply; ValueError when it is none, since a reward can write on every file of its process."""
+    reply = json.loads(message)
+    if not isinstance(reply, dict) or reply.get("reward") != reward:
+        raise ValueError("not the reply that was asked for")
+    return reply
 
 
 def _messages(completion: Any) -> Any:
