@@ -4,7 +4,6 @@
 Nothing here limits time or catches errors; that is the guard's.
 """
 
-import asyncio
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -226,4 +225,8 @@ class _Own:
         if self._takes is not None:
             arguments = {key: value for key, value in arguments.items() if key in self._takes}
         result = self.target(**arguments)
-        return asyncio.run(result) if inspect.iscoroutine(result) else result
+        if inspect.iscoroutine(result):
+            import asyncio
+
+            return asyncio.run(result)
+        return result
