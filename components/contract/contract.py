@@ -8,6 +8,8 @@ Reading and comparing never raise and answer within a second for any text up to 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
+from itertools import takewhile
 from typing import Any
 
 from components.contract.answers import Equality
@@ -34,6 +36,9 @@ class Contract:
 
     config: ContractConfig
 
+    def __reduce__(self) -> tuple[type["Contract"], tuple[ContractConfig]]:
+        return (Contract, (self.config,))
+
     @cached_property
     def _format(self) -> Format:
         return build_format(self.config.format)
@@ -59,7 +64,8 @@ class Contract:
         return comparable(text) in self._placeholders or is_generic_placeholder(text)
 
     def _read(self, text: str) -> Reading:
-        return self._format.read(self.config.prefill + without_end_tokens(text), self._is_placeholder)
+        text = without_end_tokens(text)
+        return self._format.read(self.config.prefill + text if self.config.prefill else text, self._is_placeholder)
 
     def check(self, text: str) -> Compliance:
         """Judge the form of a completion.
@@ -98,13 +104,25 @@ class Contract:
         """
         return answer is not None and self._equality.equal(answer, gold)
 
+    def normalise(self, answer: str) -> str:
+        """One text for all ways of writing the same answer; used to count and group answers.
+
+        Args:
+            answer: an answer as read.
+
+        Returns:
+            A number's exact value ("1250", "3/4"), else the text as it is compared. Idempotent.
+        """
+        return self._equality.normalise(answer)
+
     def gold_is_readable(self, gold: str) -> bool:
         """Whether any answer could equal this gold; dataset preparation refuses rows where none can.
 
         Args:
             gold: the gold answer.
         """
-        return bool(gold.strip()) and not self._is_placeholder(gold.strip()) and self._equality.readable(gold)
+        gold = gold.strip()
+        return bool(gold) and not self._is_placeholder(gold) and self._equality.readable(gold)
 
     @cached_property
     def system_prompt(self) -> str:
@@ -145,8 +163,18 @@ class Contract:
             messages = self.messages(row["question"])
         return self._apply_template(tokenizer, messages, generation_prompt=True)
 
-    def _apply_template(self, tokenizer: Any, messages: Any, *, generation_prompt: bool) -> str:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generation_prompt))
+    @staticmethod
+    def _apply_template(tokenizer: Any, messages: Any, *, generation_prompt: bool) -> str:
+        from jinja2 import TemplateError  # transformers renders chat templates with it
+
+        plain = [{"role": message["role"], "content": message["content"]} for message in messages]
+        try:
+            return str(tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=generation_prompt))
+        except (ValueError, TemplateError) as error:
+            raise BadInputError(
+                f"the tokenizer's chat template does not render this prompt ({error}); give the model a chat template, "
+                "or, where its template knows no system role, set contract.system_role: user"
+            ) from error
 
     def prefill(self, tokenizer: Any) -> str:
         """The part of the format that the chat template's generation prompt already opens, such as "<think>".
@@ -155,17 +183,35 @@ class Contract:
             tokenizer: a transformers tokenizer with a chat template.
 
         Returns:
-            The text from the opening on, to be set as `contract.prefill` in the config; empty where there is none.
+            The text from the opening on; empty where there is none.
+
+        Raises:
+            BadInputError: when the chat template cannot render the contract's messages.
         """
-        messages = self.messages("?")
+        messages = self.messages("What is asked?")
         with_prompt = self._apply_template(tokenizer, messages, generation_prompt=True)
         without = self._apply_template(tokenizer, messages, generation_prompt=False)
-        added = with_prompt[len(without) :] if with_prompt.startswith(without) else ""
-        for opening in self._format.openings:
-            place = added.find(opening)
-            if place >= 0:
-                return added[place:]
-        return ""
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(with_prompt, without, strict=False)))
+        added = with_prompt[same:]
+        places = [place for opening in self._format.openings if (place := added.find(opening)) >= 0]
+        return added[min(places) :] if places else ""
+
+    def for_tokenizer(self, tokenizer: Any) -> "Contract":
+        """This contract with the prefill of the tokenizer's chat template, so that completions are read with it.
+
+        Args:
+            tokenizer: a transformers tokenizer with a chat template.
+
+        Raises:
+            BadInputError: when the config says another prefill than the template has.
+        """
+        detected = self.prefill(tokenizer)
+        if self.config.prefill not in ("", detected):
+            raise BadInputError(
+                f"contract.prefill is {self.config.prefill!r} and the chat template opens {detected!r}; "
+                "take contract.prefill out of the config, it is detected"
+            )
+        return Contract(self.config.model_copy(update={"prefill": detected}))
 
     def write(self, reasoning: str, answer: str) -> str:
         """An honest completion in the format.
@@ -189,12 +235,19 @@ def build_contract(config: ContractConfig) -> Contract:
         config: the `contract` section.
 
     Raises:
-        BadInputError: when the contract could not read its own examples.
+        BadInputError: when the format's options cannot be used, a package they need is missing, or the contract could
+            not read its own examples.
     """
     contract = Contract(config)
+    _ = contract._format  # refuses patterns and schemas that cannot be used
+    if config.answer.kind == "latex" and find_spec("math_verify") is None:
+        raise BadInputError(
+            "contract.answer.kind is latex, which needs the package math-verify: pip install math-verify"
+        )
+    written_whole = Contract(config.model_copy(update={"prefill": ""}))
     for number, example in enumerate(config.examples, start=1):
         written = contract.write(example.reasoning, example.answer)
-        if not Contract(config.model_copy(update={"prefill": ""})).check(written).strict:
+        if not written_whole.check(written).strict:
             raise BadInputError(
                 f"contract.examples[{number}] is not strictly in the response format: {written!r}; "
                 "take tags and placeholders out of its reasoning and answer"
