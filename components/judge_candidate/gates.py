@@ -222,7 +222,8 @@ def _scaled_difference(
 ) -> tuple[float, float]:
     """The interval that so many times the rows would give, all shares staying as they are."""
     if pairs.single:
-        low, high = newcombe(*(count * times for count in _table(base, candidate)), confidence=confidence)
+        both, first, second, neither = _table(base, candidate)
+        low, high = newcombe(both * times, first * times, second * times, neither * times, confidence)
         return float(low), float(high)
     low, high = _difference(pairs, base, candidate, confidence)
     centre = float(candidate.mean() - base.mean())
