@@ -143,10 +143,16 @@ class GuardConfig(Section):
     """True lets rewards see the GPUs; by default none is visible, so that no reward takes memory from training."""
 
 
+def _allow_shorthand(schema: dict[str, Any]) -> None:
+    """In the JSON Schema, for editors: a reward is also a weight, a `use`, or nothing."""
+    entry = schema["additionalProperties"]
+    schema["additionalProperties"] = {"anyOf": [entry, {"type": "number"}, {"type": "string"}, {"type": "null"}]}
+
+
 class RewardsConfig(Section):
     """The rewards of a run: every key that is no setting names a reward."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=_allow_shorthand)
     __pydantic_extra__: dict[str, RewardConfig]
 
     preset: str | None = None
