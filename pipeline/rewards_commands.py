@@ -83,8 +83,11 @@ def try_completion(
     from pipeline.rewards_display import print_verdicts
 
     loaded = _load(config, overrides, only)
-    contract = build_contract(loaded.contract)
     text = _read_completion(completion)
+    prefill = loaded.contract.prefill
+    if not text.startswith(prefill.strip()):
+        text = prefill + text
+    contract = build_contract(loaded.contract.model_copy(update={"prefill": ""}))
     rows = read_raw_rows(loaded, contract, row)
     if len(rows) < row:
         raise BadInputError(f"--row {row}: the training data has only {len(rows)} usable rows")
@@ -213,7 +216,6 @@ def base_model_directory(config: "RunConfig", home: Path) -> Path:
         BadInputError: when there is no such model.
     """
     from components.import_model.import_model import import_model
-
     from components.storage.store import fetch, open_store
 
     work = (home / "work" / "import_model").absolute()

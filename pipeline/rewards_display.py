@@ -158,16 +158,13 @@ def _print_group(console: Console, group: Group, shown: int) -> None:
 
 def _score_table(report: SmokeTestReport) -> Table:
     names = [*(reward.name for reward in report.rewards), TOTAL]
-    table = Table("completion", *names, title="mean score by kind of completion")
-    for honest in (True, False):
+    table = Table("completion", *names, title="mean score by kind of completion (red: see the findings)")
+    for title, honest in (("honest", True), ("traps", False)):
+        table.add_row(f"[bold]{title}[/]")
         for line in report.table:
             if line.honest == honest:
-                cells = [
-                    f"[red]{number(line.means.get(name))}[/]" if name in line.flagged else number(line.means.get(name))
-                    for name in names
-                ]
-                table.add_row(escape(line.title), *cells)
-        table.add_section()
+                cells = [(number(line.means.get(name)), name in line.flagged) for name in names]
+                table.add_row(f"  {line.kind}", *(f"[red]{cell}[/]" if flagged else cell for cell, flagged in cells))
     return table
 
 

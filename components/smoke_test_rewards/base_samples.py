@@ -62,7 +62,7 @@ def generate_groups(
         tokenizer = AutoTokenizer.from_pretrained(str(model_directory), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise BadInputError(f"the tokenizer in {model_directory} cannot be loaded: {error}") from error
-    prefill = contract.config.prefill or contract.prefill(tokenizer)
+    prefill = contract.for_tokenizer(tokenizer).config.prefill
     prompts = [contract.render(tokenizer, {"prompt": row.prompt}) for row in rows]
     with open_generator(model_directory) as generator:
         answers = generator.generate(prompts, sampling, on_progress)

@@ -69,3 +69,11 @@ def apply_waivers(findings: Sequence[Finding], waivers: Sequence[Waiver]) -> lis
                 )
             )
     return marked
+
+
+def by_part(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """Findings by the reward or part that they are about, in their order."""
+    parts: dict[str, list[Finding]] = {}
+    for finding in findings:
+        parts.setdefault(finding.name.partition("/")[0], []).append(finding)
+    return parts

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from components.smoke_test_rewards.config import SmokeTestConfig
-from components.smoke_test_rewards.findings import Finding
+from components.smoke_test_rewards.findings import Finding, by_part
 from components.smoke_test_rewards.learning_signal import Signal
 from components.smoke_test_rewards.trap_checks import TOTAL, TableLine
 
+SHOWN_FINDINGS = 5
 SHOWN_GROUPS = 6
 SHOWN_COMPLETIONS = 4
 
@@ -126,8 +127,9 @@ def render_html(report: SmokeTestReport, config: SmokeTestConfig) -> str:
         report=report,
         config=config,
         columns=[*(reward.name for reward in report.rewards), TOTAL],
+        shown_findings=SHOWN_FINDINGS,
         finding_groups=[
-            ("Failures", "failure", [f for f in findings if f.stops]),
+            *((f"Failures of {part}", "failure", found) for part, found in by_part(report.failures).items()),
             ("Warnings", "warning", [f for f in findings if f.level == "warning"]),
             ("Accepted", "waived", [f for f in findings if f.level == "failure" and not f.stops]),
         ],
@@ -150,7 +152,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}".replace("-", "−")
+    return f"{round(share * 100) + 0:d}%".replace("-", "−")
 
 
 def duration(seconds: float | None) -> str:

@@ -20,7 +20,7 @@ from components.sections import content_hash
 from components.smoke_test_rewards.base_samples import DrawnGroup, generate_groups, score_groups
 from components.smoke_test_rewards.config import SmokeTestConfig
 from components.smoke_test_rewards.data_checks import Behaviour, check_behaviour, check_columns, problem_findings
-from components.smoke_test_rewards.findings import Finding, apply_waivers
+from components.smoke_test_rewards.findings import Finding, apply_waivers, by_part
 from components.smoke_test_rewards.learning_signal import (
     Signal,
     judge_signal,
@@ -37,9 +37,10 @@ from components.storage.store import ArtifactStore
 STEP = "smoke_test_rewards"
 REPORT_FOLDER = "report"
 """Folder below the work folder that holds report.json and report.html."""
-SHOWN_FAILURES = 12
-"""Failures named in the error; the report has all."""
+SHOWN_FAILURES = 8
+"""Failures of each reward named in the error; the report has all."""
 _LARGE = 20_000  # characters from which a text may be slow to score
+_ROWS_WITH_LARGE = 2  # whether 100 kB can be borne does not depend on the row
 
 
 def smoke_test_rewards(
@@ -168,9 +169,11 @@ def require_passed(report: SmokeTestReport) -> None:
     if report.passed:
         return
     failures = report.failures
-    lines = [f"- {finding.sentence} [{finding.name}]" for finding in failures[:SHOWN_FAILURES]]
-    if len(failures) > SHOWN_FAILURES:
-        lines.append(f"- and {len(failures) - SHOWN_FAILURES} more")
+    lines: list[str] = []
+    for part, found in by_part(failures).items():
+        lines += [_line(finding) for finding in found[:SHOWN_FAILURES]]
+        if len(found) > SHOWN_FAILURES:
+            lines.append(f"- and {len(found) - SHOWN_FAILURES} more of {part}")
     where = f"\nReport: {report.reference}" if report.reference else ""
     listed = "\n".join(lines)
     raise GateFailedError(
@@ -187,7 +190,8 @@ def _corpora(rows: Sequence[Row], contract: Contract) -> list[tuple[Row, list[Sa
     golds = [row.gold for row in rows]
     corpora = []
     for index, row in enumerate(rows):
-        samples = build_samples(contract, row, [*golds[index + 1 :], *golds[:index]])
+        others = [*golds[index + 1 :], *golds[:index]]
+        samples = build_samples(contract, row, others, large=index < _ROWS_WITH_LARGE)
         if samples:
             corpora.append((row, samples))
     return corpora
@@ -205,7 +209,7 @@ def _no_corpus(rows: Sequence[Row]) -> Finding:
 
 
 def _ordinary(corpora: Sequence[tuple[Row, list[Sample]]]) -> list[Tried]:
-    """Completions as a model gives them: for each row an honest one, one with white space around it, and a wrong one."""
+    """Completions as a model gives them: for each row an honest one, one with white space around, and a wrong one."""
     ordinary = []
     for row, samples in corpora:
         spaced = [sample for sample in samples if sample.kind == "white_space_around"]
@@ -277,3 +281,8 @@ def _merged(findings: Sequence[Finding]) -> list[Finding]:
     for finding in sorted(findings, key=lambda finding: finding.level != "failure"):
         first.setdefault(finding.name, finding)
     return list(first.values())
+
+
+def _line(finding: Finding) -> str:
+    mend = f" {finding.mend}" if finding.mend else ""
+    return f"- {finding.sentence} [{finding.name}]{mend}"

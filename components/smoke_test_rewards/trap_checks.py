@@ -104,7 +104,7 @@ def judge_traps(rewards: Sequence[Held], tried: Sequence[TriedRow]) -> list[Find
             sentence = f"{held.name}: gave no score to any honest completion"
             severity: Level = "failure" if held.name == TOTAL else "warning"
             findings.append(Finding(f"{held.name}/never_applies", severity, sentence))
-        for (kind, level), cases in seen.items():
+        for (kind, level), cases in sorted(seen.items(), key=lambda item: not item[1][0].honest):
             level = "warning" if held.weight == 0 else level
             findings.append(Finding(f"{held.name}/{kind}", level, _in_words(held.name, cases, judged)))
     return findings
@@ -159,20 +159,21 @@ class _Seen:
     shown: str
     verdict: str
     row: Row
+    honest: bool
 
 
 def _judge_row(held: Held, row: TriedRow, scores: Sequence[float | None]) -> list[_Seen]:
     sign = -1.0 if held.weight < 0 else 1.0
     pairs = [(s, sign * score) for s, score in zip(row.samples, scores, strict=True) if score is not None]
-    honest = [(sample, score) for sample, score in pairs if sample.honest]
+    honest = [(s, score) for s, score in pairs if s.honest and s.only in (None, held.aspect)]
     traps = [(s, score) for s, score in pairs if not s.honest and (held.name == TOTAL or held.aspect in s.broken)]
-    if not traps:
+    if not traps or not honest:
         return []
     best = max(score for _, score in honest)
     strict = held.name == TOTAL or held.aspect in _STRICT
     if strict and best <= min(score for _, score in traps) + _SAME:
         blind = f"scored alike, {sign * best:g}: it does not see the {held.aspect or 'difference'}"
-        return [_Seen("blind", "failure", "honest completions and traps", "", blind, row.row)]
+        return [_Seen("blind", "failure", "honest completions and traps", "", blind, row.row, honest=False)]
     found = []
     beaten = [pair for pair in traps if pair[1] < best - _SAME]
     for sample, score in traps:
@@ -180,17 +181,17 @@ def _judge_row(held: Held, row: TriedRow, scores: Sequence[float | None]) -> lis
             more = "more than" if score > best + _SAME else "as much as"
             verdict = f"is paid in full: {sign * score:g}, {more} the best honest completion"
             level: Level = "failure" if strict or score > best + _SAME else "warning"
-            found.append(_Seen(sample.kind, level, sample.title, sample.shown, verdict, row.row))
+            found.append(_Seen(sample.kind, level, sample.title, sample.shown, verdict, row.row, honest=False))
     worst = max(beaten, key=lambda pair: pair[1], default=None)
     for sample, score in honest if strict else ():
         subject, shown = (sample.title, "") if sample.shown == row.row.gold else (_HONEST, sample.shown)
         if worst is not None and score <= worst[1] + _SAME:
             trap = f"{worst[0].title} (`{worst[0].shown}`)" if worst[0].shown else worst[0].title
             verdict = f"scored {sign * score:g}, wrong: no more than this trap: {trap}, {sign * worst[1]:g}"
-            found.append(_Seen(sample.kind, "failure", subject, shown, verdict, row.row))
+            found.append(_Seen(sample.kind, "failure", subject, shown, verdict, row.row, honest=True))
         elif score < best - _SAME and held.name != TOTAL:
             verdict = f"scored {sign * score:g}, less than the best honest completion ({sign * best:g})"
-            found.append(_Seen(sample.kind, "warning", subject, shown, verdict, row.row))
+            found.append(_Seen(sample.kind, "warning", subject, shown, verdict, row.row, honest=True))
     return found
 
 

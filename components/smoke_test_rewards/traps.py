@@ -37,6 +37,7 @@ _STRANGE = (
 )
 _LOOK_ALIKE = str.maketrans({"a": "\N{CYRILLIC SMALL LETTER A}", "e": "\N{CYRILLIC SMALL LETTER IE}"})
 _LARGE = 100_000  # characters of a "100 kB" completion
+_LENGTHS = (250, 1000, 4000)  # words of honest reasoning, for rewards that ask for a length
 _LONGEST_GOLD = 200  # characters; a longer gold answer is prose or code, and its value is not rephrased
 
 
@@ -68,6 +69,8 @@ class Sample:
         shown: the telling part, quoted in findings (`1,250`).
         honest: whether it deserves full marks.
         broken: the aspects that are broken in it (empty for honest ones).
+        only: the one aspect that an honest completion speaks for (a very long one says nothing about the total); None
+            for all.
     """
 
     kind: str
@@ -76,6 +79,7 @@ class Sample:
     shown: str
     honest: bool
     broken: frozenset[str]
+    only: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class _Draft:
     text: str
     shown: str
     also_breaks: frozenset[str] = frozenset()
+    only: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,13 +119,14 @@ class _Pieces:
         return self.head.lstrip().startswith("{")
 
 
-def build_samples(contract: Contract, row: Row, others: Sequence[str]) -> list[Sample]:
+def build_samples(contract: Contract, row: Row, others: Sequence[str], *, large: bool = True) -> list[Sample]:
     """The corpus for one row: honest completions first, then traps; each text once.
 
     Args:
         contract: the run's contract, which writes the texts and decides what counts as honest.
         row: the row they are made for.
         others: gold answers of other rows, for answers that are right elsewhere.
+        large: whether to write the ones of 100 kB, too.
 
     Returns:
         Samples, the plain honest completion first; empty when no honest completion can be written for the row (then
@@ -128,14 +134,14 @@ def build_samples(contract: Contract, row: Row, others: Sequence[str]) -> list[S
     """
     texts: set[str] = set()
     samples: list[Sample] = []
-    for honest, drafts in ((True, _honest(contract, row)), (False, _traps(contract, row, others))):
+    for honest, drafts in ((True, _honest(contract, row, large)), (False, _traps(contract, row, others, large))):
         for draft in drafts:
             broken = _broken(contract, draft.text, row.gold)
             if draft.text in texts or honest == bool(broken):
                 continue
             texts.add(draft.text)
             aspects = broken if honest else broken | draft.also_breaks
-            samples.append(Sample(draft.kind, draft.title, draft.text, draft.shown, honest, aspects))
+            samples.append(Sample(draft.kind, draft.title, draft.text, draft.shown, honest, aspects, draft.only))
         if not samples or samples[0].kind != "plain":
             return []
     return samples
@@ -150,7 +156,7 @@ def _broken(contract: Contract, text: str, gold: str) -> frozenset[str]:
 # ---------------------------------------------------------------------------------------------- honest completions
 
 
-def _honest(contract: Contract, row: Row) -> Iterator[_Draft]:
+def _honest(contract: Contract, row: Row, large: bool) -> Iterator[_Draft]:
     """What may be honest; `build_samples` keeps what the contract agrees with."""
     write, gold = contract.write, row.gold
     reasoning = _reasoning(contract, row)
@@ -167,6 +173,11 @@ def _honest(contract: Contract, row: Row) -> Iterator[_Draft]:
     yield _Draft("long_reasoning", "honest, reasoning of several paragraphs", write(LONG_REASONING, gold), gold)
     listed = "\n".join(f"{number}. {line}" for number, line in enumerate(LONG_REASONING.split("\n"), start=1))
     yield _Draft("numbered_reasoning", "honest, reasoning as a numbered list", write(listed, gold), gold)
+    for words in _LENGTHS if large else ():
+        lines = (f"Step {n}: I add {n} to what I have, which makes {n * (n + 1) // 2}." for n in range(1, words // 11))
+        text = write("\n".join(lines), gold)
+        title = f"honest, reasoning of about {words} words"
+        yield _Draft(f"{words}_words", title, text, gold, only="length")
 
 
 def _reasoning(contract: Contract, row: Row) -> str:
@@ -182,11 +193,8 @@ def _reasoning(contract: Contract, row: Row) -> str:
 def _phrasings(gold: str) -> Iterator[tuple[str, str, str]]:
     """(kind, title, answer): ways a person might write this very answer."""
     yield "plain", "honest, plain", gold
-    yield "full_stop", "honest, with a full stop", f"{gold}."
-    yield "bold", "honest, in markdown bold", f"**{gold}**"
     if len(gold) > _LONGEST_GOLD:
         return
-    yield "boxed", "honest, in \\boxed{}", f"\\boxed{{{gold}}}"
     number = read_number(gold)
     if number is None:
         yield "upper_case", "honest, in capitals", gold.upper()
@@ -194,6 +202,7 @@ def _phrasings(gold: str) -> Iterator[tuple[str, str, str]]:
         yield "in_brackets", "honest, in brackets", f"({gold})"
         parts = [part.strip() for part in gold.split(",")]
         yield "other_order", "honest, items in another order", ", ".join(reversed(parts))
+        yield from _wrapped(gold)
         return
     value = Fraction(number)
     sign, size = "-" if value < 0 else "", number_text(abs(value))
@@ -211,12 +220,19 @@ def _phrasings(gold: str) -> Iterator[tuple[str, str, str]]:
     yield "label", "honest, with a variable before it", f"x = {sign}{size}"
     if sign:
         yield "unicode_minus", "honest, with a typographic minus", "\N{MINUS SIGN}" + size
+    yield from _wrapped(gold)
+
+
+def _wrapped(gold: str) -> Iterator[tuple[str, str, str]]:
+    yield "boxed", "honest, in \\boxed{}", f"\\boxed{{{gold}}}"
+    yield "full_stop", "honest, with a full stop", f"{gold}."
+    yield "bold", "honest, in markdown bold", f"**{gold}**"
 
 
 # ------------------------------------------------------------------------------------------------------------ traps
 
 
-def _traps(contract: Contract, row: Row, others: Sequence[str]) -> Iterator[_Draft]:
+def _traps(contract: Contract, row: Row, others: Sequence[str], large: bool) -> Iterator[_Draft]:
     """What may be a trap; `build_samples` drops what the contract finds honest."""
     write, gold = contract.write, row.gold
     reasoning = _reasoning(contract, row)
@@ -224,7 +240,10 @@ def _traps(contract: Contract, row: Row, others: Sequence[str]) -> Iterator[_Dra
     wrong = next((answer for _, _, answer in wrong_answers if not contract.equal(answer, gold)), "no answer")
     for kind, title, answer in wrong_answers:
         yield _Draft(kind, title, write(reasoning, answer), answer)
-    yield from _large_and_strange(contract, row, reasoning, wrong)
+    pieces = _take_apart(contract, gold)
+    if pieces is not None:
+        yield from _rearranged(pieces, reasoning, gold, wrong)
+        yield from _emptied(contract, pieces, gold)
     yield from _without_content(contract, row)
     plain = write(reasoning, gold)
     yield _Draft("no_format", "the bare answer without any format", gold, gold)
@@ -235,9 +254,9 @@ def _traps(contract: Contract, row: Row, others: Sequence[str]) -> Iterator[_Dra
     yield _Draft("escaped", "the format in escaped characters", escaped, _start(escaped))
     yield _Draft("capitals", "the format in capitals", plain.upper(), _start(plain.upper()))
     yield _Draft("whole_twice", "the whole completion twice", f"{plain}\n{plain}", "")
-    pieces = _take_apart(contract, gold)
-    if pieces is not None:
-        yield from _rearranged(pieces, reasoning, gold, wrong)
+    yield from _strange(contract, row, reasoning, wrong)
+    if large:
+        yield from _large(contract, reasoning, wrong)
 
 
 def _wrong_answers(contract: Contract, gold: str, others: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -267,18 +286,23 @@ def _wrong_answers(contract: Contract, gold: str, others: Sequence[str]) -> Iter
     yield "answer_list", "several answers in one block without a word between", f"{first} {gold} {second}"
 
 
-def _large_and_strange(contract: Contract, row: Row, reasoning: str, wrong: str) -> Iterator[_Draft]:
-    """Length, style and characters, each with a wrong answer in the right format or with no format at all."""
-    write = contract.write
-    length, style = frozenset({"length"}), frozenset({"style"})
+def _large(contract: Contract, reasoning: str, wrong: str) -> Iterator[_Draft]:
+    """100 kB each, with a wrong answer or no format."""
+    length = frozenset({"length"})
     filler = (LONG_REASONING + "\n") * (_LARGE // len(LONG_REASONING) + 1)
-    large = write(filler[:_LARGE], wrong)
-    yield _Draft("large", "100 kB of reasoning and a wrong answer", large, "", length | style)
-    spaces = write(reasoning + " " * _LARGE, wrong)
+    large = contract.write(filler[:_LARGE], wrong)
+    yield _Draft("large", "100 kB of reasoning and a wrong answer", large, "", length | {"style"})
+    spaces = contract.write(reasoning + " " * _LARGE, wrong)
     yield _Draft("large_white_space", "100 kB of white space and a wrong answer", spaces, "", length)
-    opening = write(reasoning, wrong).split(reasoning)[0] or "<"
+    opening = contract.write(reasoning, wrong).split(reasoning)[0] or "<"
     opened = opening * (_LARGE // len(opening) + 1)
     yield _Draft("large_openings", "100 kB of openings that never close", opened, "", length)
+
+
+def _strange(contract: Contract, row: Row, reasoning: str, wrong: str) -> Iterator[_Draft]:
+    """Empty, stuffed, repetitive and unusual ones, with a wrong answer or no format; and right answers out of place."""
+    write = contract.write
+    length, style = frozenset({"length"}), frozenset({"style"})
     yield _Draft("empty", "an empty completion", "", "", length)
     yield _Draft("white_space", "white space only", " \n\t \n", "", length)
     stuffed = "First second third next then therefore because thus hence so finally step 1 step 2 step 3 [1] [2] " * 12
@@ -293,20 +317,22 @@ def _large_and_strange(contract: Contract, row: Row, reasoning: str, wrong: str)
     yield _Draft("quoted_block", "the right answer in a block quoted in the reasoning", inner, wrong)
 
 
+def _emptied(contract: Contract, pieces: _Pieces, gold: str) -> Iterator[_Draft]:
+    """The format with nothing, or only placeholders, in it."""
+    empty = pieces.head + pieces.middle + pieces.tail
+    yield _Draft("empty_tags", "the format with nothing in it", empty, _start(empty))
+    shown = _format_in_prompt(contract.system_prompt, pieces)
+    yield _Draft("placeholder_echoed", "the prompt's own placeholder given back", shown, _start(shown))
+    tight = re.sub(r"\s+", "", empty)
+    yield _Draft("empty_tags_tight", "the format with nothing in it, not even a space", tight, _start(tight))
+    blank = f"{pieces.head}{GENERIC_REASONING}{pieces.middle}{pieces.tail}"
+    yield _Draft("empty_answer", "reasoning, and an empty answer", blank, _start(pieces.opener + pieces.closer))
+    bare = f"{pieces.head}{pieces.middle}{gold}{pieces.tail}"
+    yield _Draft("empty_reasoning", "the right answer without any reasoning", bare, _start(bare))
+
+
 def _without_content(contract: Contract, row: Row) -> Iterator[_Draft]:
-    """Formats with nothing in them, and the prompt given back."""
-    pieces = _take_apart(contract, row.gold)
-    if pieces is not None:
-        empty = pieces.head + pieces.middle + pieces.tail
-        yield _Draft("empty_tags", "the format with nothing in it", empty, _start(empty))
-        tight = re.sub(r"\s+", "", empty)
-        yield _Draft("empty_tags_tight", "the format with nothing in it, not even a space", tight, _start(tight))
-        blank = f"{pieces.head}{GENERIC_REASONING}{pieces.middle}{pieces.tail}"
-        yield _Draft("empty_answer", "reasoning, and an empty answer", blank, _start(pieces.opener + pieces.closer))
-        bare = f"{pieces.head}{pieces.middle}{row.gold}{pieces.tail}"
-        yield _Draft("empty_reasoning", "the right answer without any reasoning", bare, _start(bare))
-        shown = _format_in_prompt(contract.system_prompt, pieces)
-        yield _Draft("placeholder_echoed", "the prompt's own placeholder given back", shown, _start(shown))
+    """Placeholders in place of content, and the prompt given back."""
     echoed = contract.write("[Your step-by-step thinking]", "[Final answer]")
     yield _Draft("placeholder", "a placeholder given back", echoed, "[Final answer]")
     yield _Draft("dots", "dots instead of an answer", contract.write("...", "..."), "")

@@ -112,6 +112,14 @@ def test_a_length_reward_that_outweighs_correctness_fails_the_total(rows):
     assert "total/large" in by_name(report)
 
 
+@pytest.mark.parametrize(
+    "options", [{"minimum": 200}, {"ideal": 300}, {"maximum": 100}, {"minimum": 50, "maximum": 500}]
+)
+def test_a_small_length_reward_passes(rows, options):
+    report = try_on(rows, {"correctness": 2.0, "strict_format": 1.0, "length": {"weight": 0.2, "options": options}})
+    assert report.passed, [finding.sentence for finding in report.failures]
+
+
 def test_a_gold_answer_of_another_kind_is_named(rows):
     contract = build_contract(ContractConfig.model_validate({"answer": "choice"}))
     report = try_on(rows, {}, contract=contract)
@@ -129,7 +137,7 @@ def test_every_preset_passes_on_rows_of_its_kind(preset, rows):
     "format_",
     [
         {"type": "json"},
-        {"type": "think"},
+        {"type": "r1"},
         {"type": "xml", "reasoning_tag": "think", "answer_tag": "final"},
         {
             "type": "regex",
@@ -137,7 +145,7 @@ def test_every_preset_passes_on_rows_of_its_kind(preset, rows):
             "template": "{reasoning}\nAnswer: {answer}",
         },
     ],
-    ids=["json", "think", "xml", "regex"],
+    ids=["json", "r1", "xml", "regex"],
 )
 def test_every_format_has_a_corpus_that_the_defaults_pass(rows, format_):
     contract = build_contract(ContractConfig.model_validate({"format": format_}))

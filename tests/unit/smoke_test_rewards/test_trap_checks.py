@@ -59,6 +59,14 @@ def test_a_length_reward_may_pay_a_length_trap_as_much_but_not_more():
     assert judge("length", 0.2, 1, 0, 0, 0.5) == {}
 
 
+def test_a_very_long_honest_completion_speaks_for_length_rewards_only():
+    long = Sample("4000_words", "honest, long", "...", "1250", True, frozenset(), only="length")
+    row = TriedRow(Row("row 1", [], "1250", {}), [PLAIN, long, LARGE], {"mine": [0.1, 1, 1]})
+    assert judge_traps([Held("mine", 0.1, "length")], [row])[0].level == "warning"
+    value = TriedRow(row.row, row.samples, {"mine": [1, 0, 0]})
+    assert judge_traps([Held("mine", 1.0, "value")], [value]) == []
+
+
 def test_a_negative_weight_turns_more_into_less():
     assert judge("value", 0, 0, 1, 1, 1, weight=-1.0) == {}
 
