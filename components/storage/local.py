@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from components.errors import BadInputError, PipelineError
+from components.storage.config import StoreConfig
 from components.storage.disk import disk_errors, require_space, sha256_of, snapshot
 from components.storage.manifest import MANIFEST, FileEntry, Manifest, make_manifest, verify_directory
 from components.storage.references import Reference
@@ -35,14 +36,17 @@ class FileStore:
     Attributes:
         uri: `file:///absolute/folder`.
         root: the same as a path.
+        config: what it was opened with.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, config: StoreConfig) -> None:
         """Name the folder; it is created when first written.
 
         Args:
-            uri: a path (relative to the working directory, ~ allowed) or file:///absolute/folder.
+            config: its `uri` is a path (relative to the working directory, ~ allowed) or file:///absolute/folder.
         """
+        self.config = config
+        uri = config.uri
         path = Path(unquote(urlsplit(uri).path)) if uri.startswith("file://") else Path(uri).expanduser()
         # Not resolved: a link that moves must not change references, which cache keys hold.
         self.root = Path(os.path.abspath(path))  # noqa: PTH100

@@ -125,13 +125,13 @@ def make_manifest(
     Raises:
         BadInputError: when the folder is missing, empty, or has a file of its own called manifest.json.
     """
-    found = list_files(directory)
-    own = found.pop(MANIFEST, None)
-    if own is not None and only is None and not _is_ours(own):
-        raise BadInputError(f"{own}: {MANIFEST} is the name of the store's own list of files; rename this file")
-    if only is not None:
-        wanted = set(only)
-        found = {name: path for name, path in found.items() if name in wanted}
+    if only is None:
+        found = list_files(directory)
+        own = found.pop(MANIFEST, None)
+        if own is not None and not _is_ours(own):
+            raise BadInputError(f"{own}: {MANIFEST} is the name of the store's own list of files; rename this file")
+    else:
+        found = {name: directory / name for name in sorted(set(only))}
     if not found:
         raise BadInputError(f"{directory} holds no file; there is nothing to store")
     with disk_errors(directory), ThreadPoolExecutor(_HASHING_THREADS) as pool:

@@ -59,6 +59,7 @@ class S3Store:
 
     Attributes:
         uri: `s3://bucket/prefix`, no trailing slash.
+        config: what it was opened with.
     """
 
     def __init__(self, config: StoreConfig) -> None:
@@ -68,7 +69,7 @@ class S3Store:
             config: its `uri` begins with s3://.
         """
         self.uri = config.uri.rstrip("/")
-        self._config = config
+        self.config = config
         self._bucket_name, _, prefix = self.uri.removeprefix("s3://").partition("/")
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
 
@@ -166,7 +167,7 @@ class S3Store:
                 elif there[entry.path][0] != entry.size:
                     fault = fault or f"{entry.path!r} has {there[entry.path][0]} bytes, its manifest says {entry.size}"
             if fault is None:
-                with ThreadPoolExecutor(self._config.concurrency) as pool:
+                with ThreadPoolExecutor(self.config.concurrency) as pool:
                     hashes = pool.map(lambda entry: self._stream_sha256(f"{key}/{entry.path}"), manifest.files)
                     for entry, sha256 in zip(manifest.files, hashes, strict=True):
                         if sha256 != entry.sha256:
@@ -224,7 +225,7 @@ class S3Store:
                 and not name.startswith(f"{self._prefix}{_NOTES}/")
             ]
             # Other programs may share the prefix: only what carries our mark is ours to remove.
-            with ThreadPoolExecutor(self._config.concurrency) as pool:
+            with ThreadPoolExecutor(self.config.concurrency) as pool:
                 ours = [name for name, is_ours in zip(old, pool.map(self._has_our_mark, old), strict=True) if is_ours]
             if not dry_run:
                 self._delete_objects(ours)
@@ -232,7 +233,7 @@ class S3Store:
 
     def check_writable(self) -> None:
         """See `ArtifactStore.check_writable`. Tries twice only, so that a wrong endpoint is told at once."""
-        client = make_client(self._config, attempts=_PROBE_ATTEMPTS)
+        client = make_client(self.config, attempts=_PROBE_ATTEMPTS)
         name = f"{self._prefix}{_NOTES}/probe-{secrets.token_hex(4)}"
         try:
             client.put_object(Bucket=self._bucket_name, Key=name, Body=b"grpo", IfNoneMatch="*")
@@ -286,11 +287,11 @@ class S3Store:
 
     @cached_property
     def _client(self) -> Any:
-        return make_client(self._config)
+        return make_client(self.config)
 
     @cached_property
     def _bucket(self) -> Bucket:
-        return Bucket(self._client, self._bucket_name, self._config)
+        return Bucket(self._client, self._bucket_name, self.config)
 
     def _errors(self, key: str) -> Any:
         return s3_errors(f"{self.uri}/{key}".rstrip("/"), self._client.meta.endpoint_url)

@@ -76,6 +76,8 @@ def make_client(config: StoreConfig, *, attempts: int | None = None) -> Any:
         read_timeout=_READ_TIMEOUT_S,
         max_pool_connections=config.concurrency + 4,
         tcp_keepalive=True,
+        # What comes down is compared with the sha256 of its manifest; boto3's own check beside it costs time only.
+        response_checksum_validation="when_required",
         s3={"addressing_style": config.addressing},
     )
     with s3_errors(config.uri):

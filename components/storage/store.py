@@ -43,9 +43,15 @@ class NoteChangedError(Exception):
 
 
 class ArtifactStore(Protocol):
-    """What a backend offers. Keys are relative, such as `models/<hash>`; notes have names of the same form."""
+    """What a backend offers. Keys are relative, such as `models/<hash>`; notes have names of the same form.
+
+    Attributes:
+        uri: where it is, without a trailing slash.
+        config: what it was opened with; its S3 options serve for other S3 URIs too.
+    """
 
     uri: str
+    config: StoreConfig
 
     def put(self, directory: Path, key: str, *, provenance: Mapping[str, Any]) -> Reference:
         """Store a folder; the same content again copies nothing; an interrupted one goes on.
@@ -160,7 +166,7 @@ def open_store(config: StoreConfig | str) -> ArtifactStore:
         return S3Store(config)
     from components.storage.local import FileStore
 
-    return FileStore(config.uri)
+    return FileStore(config)
 
 
 def fetch(reference: Reference | str, cache: Path | None = None, *, config: StoreConfig | None = None) -> Path:
