@@ -3,6 +3,7 @@
 import json
 
 from pipeline.config import RunConfig
+from pipeline.rewards_commands import training_sampling
 
 
 def pipeline_arguments(config: RunConfig, *, model_inputs: str, data_inputs: str) -> dict[str, str]:
@@ -23,6 +24,7 @@ def pipeline_arguments(config: RunConfig, *, model_inputs: str, data_inputs: str
         "contract": config.contract.to_json(),
         "rewards": config.rewards.to_json(),
         "smoke_test": config.smoke_test.to_json(),
+        "sampling": training_sampling(config.training).to_json(),
         "training": config.training.to_json(),
         "lora": config.lora.to_json() if config.lora else "null",
         "stages": json.dumps([stage.model_dump(mode="json") for stage in config.stages], sort_keys=True),

@@ -151,11 +151,10 @@ def build_config(values: Mapping[str, Any], *, origin: str, folder: Path) -> Run
             update={
                 "model": config.model.with_paths_against(folder),
                 "data": config.data.with_paths_against(folder),
-                "rewards": config.rewards.with_paths_against(folder),
-                "contract": config.contract.with_paths_against(folder),
-                "evaluation": config.evaluation.with_paths_against(folder),
-                "store": config.store.with_paths_against(Path.cwd()),
-                "tracking": config.tracking.with_paths_against(Path.cwd()),
+                "rewards": config.rewards.resolved(folder),
+                "evaluation": config.evaluation.resolved(folder),
+                "store": config.store.model_copy(update={"uri": _absolute_store(config.store.uri)}),
+                "tracking": config.tracking.model_copy(update={"uri": _absolute_tracking(config.tracking.uri)}),
             }
         )
     except ValidationError as error:
@@ -248,6 +247,17 @@ def apply_override(values: dict[str, Any], override: str) -> None:
             target[key] = {}
         target = target[key]
     target[keys[-1]] = value
+
+
+def _absolute_store(uri: str) -> str:
+    """A store's folder against the folder the command is run in; a URI as it is."""
+    return uri if "://" in uri else str(Path(uri).expanduser().absolute())
+
+
+def _absolute_tracking(uri: str) -> str:
+    """A SQLite file against the folder the command is run in; a server's address as it is."""
+    scheme = "sqlite:///"
+    return f"{scheme}{Path(uri.removeprefix(scheme)).absolute()}" if uri.startswith(scheme) else uri
 
 
 def explain(error: ValidationError, values: Mapping[str, Any]) -> list[str]:

@@ -198,7 +198,8 @@ def print_outcome(console: Console, outcome: Outcome, reused: list[str], command
     }.get(outcome.exit_code, "failed")
     place = f" in {outcome.failed_step}" if outcome.failed_step else ""
     console.print(Text(f"\n{word}{place}: {outcome.message}", style=style))
-    console.print(f"log      {outcome.log}", highlight=False, soft_wrap=True)
+    if outcome.log.exists():
+        console.print(f"log      {outcome.log}", highlight=False, soft_wrap=True)
     if outcome.exit_code is ExitCode.RESUMABLE:
         console.print(f"go on    {command}", highlight=False, soft_wrap=True)
 

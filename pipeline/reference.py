@@ -55,7 +55,7 @@ def page_text() -> str:
         "# Reference: the run config",
         "",
         "Generated from the code by `make docs`; do not edit. Every key, its type, its default and what it is for.",
-        "Relative input paths are taken against the config file's folder. `extends: other.yaml` starts from another one.",
+        "Relative input paths are taken against the config file's folder. `extends: other.yaml` lays it over another.",
     ]
     for name, field in RunConfig.model_fields.items():
         lines += ["", f"## {name}", "", str(field.description or "")]

@@ -6,6 +6,7 @@ light and can draw; steps report through an events file (components/steps.py). K
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,7 @@ def run_local(
     Returns:
         How it ended. Ctrl-C and SIGTERM stop every process and are an outcome, not an exception.
     """
+    fresh = not home.exists()
     folder = new_run_folder(config, home)
     events = folder / "events.jsonl"
     events.touch()
@@ -136,6 +138,9 @@ def run_local(
                     on_event(event)
         outcome.interrupted = stop.received is not None
     _conclude(outcome, process.returncode)
+    if outcome.exit_code is ExitCode.BAD_INPUT:
+        # Refused input leaves nothing behind; a state folder that was there before keeps what it had.
+        shutil.rmtree(home if fresh else folder, ignore_errors=True)
     return outcome
 
 

@@ -42,15 +42,17 @@ def evaluate_holdout(
         from components.storage.store import fetch, open_store
 
         work = work_directory("evaluate_holdout")
+        place = StoreConfig.from_json(store)
         evaluated = run(
-            fetch(model, work / "model"),
-            fetch(holdout, work / "holdout"),
+            fetch(model, work / "cache", config=place),
+            fetch(holdout, work / "cache", config=place),
             build_contract(ContractConfig.from_json(contract)),
             EvaluationConfig.from_json(evaluation),
             RewardsConfig.from_json(rewards),
-            open_store(StoreConfig.from_json(store)),
+            open_store(place),
             work=work,
             model_digest=Reference.parse(model).digest,
+            code=code,
         )
         for name, value in evaluated.headline().items():
             metrics.log_metric(name, value)

@@ -29,12 +29,14 @@ def judge_candidate(
         from components.storage.store import fetch, open_store
 
         work = work_directory("judge_candidate")
+        place = StoreConfig.from_json(store)
         judged = run(
-            fetch(base_evaluation, work / "base"),
-            fetch(candidate_evaluation, work / "candidate"),
+            fetch(base_evaluation, work / "cache", config=place),
+            fetch(candidate_evaluation, work / "cache", config=place),
             GatesConfig.from_json(gates),
-            open_store(StoreConfig.from_json(store)),
-            dataset_directory=fetch(dataset, work / "dataset"),
+            open_store(place),
+            dataset_directory=fetch(dataset, work / "cache", config=place),
             work=work,
+            code=code,
         )
     return str(judged.reference)

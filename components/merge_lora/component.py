@@ -30,12 +30,13 @@ def merge_lora(base: str, adapter: str, contract: str, merge: str, store: str, c
         from components.storage.store import fetch, open_store
 
         work = work_directory("merge_lora")
+        place = StoreConfig.from_json(store)
         merged = run(
-            fetch(base, work / "base"),
-            fetch(adapter, work / "adapter"),
+            fetch(base, work / "cache", config=place),
+            fetch(adapter, work / "cache", config=place),
             build_contract(ContractConfig.from_json(contract)),
             MergeConfig.from_json(merge),
-            open_store(StoreConfig.from_json(store)),
+            open_store(place),
             work=work,
             base_digest=Reference.parse(base).digest,
             adapter_digest=Reference.parse(adapter).digest,

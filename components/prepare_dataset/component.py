@@ -38,14 +38,15 @@ def prepare_dataset(
         from components.storage.store import fetch, open_store
 
         work = work_directory("prepare_dataset")
+        place = StoreConfig.from_json(store)
         prepared = run(
             DataConfig.from_json(data),
             build_contract(ContractConfig.from_json(contract)),
-            fetch(base, work / "base"),
-            open_store(StoreConfig.from_json(store)),
+            fetch(base, work / "cache", config=place),
+            open_store(place),
             work=work,
         )
-        text = (fetch(prepared.dataset, work / "dataset") / "report.md").read_text(encoding="utf-8")
+        text = (fetch(prepared.dataset, work / "cache", config=place) / "report.md").read_text(encoding="utf-8")
         Path(report.path).write_text(text, encoding="utf-8")
     PreparedDataset = NamedTuple("PreparedDataset", [("dataset", str), ("holdout", str)])
     return PreparedDataset(str(prepared.dataset), str(prepared.holdout))

@@ -147,7 +147,7 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
 
 
 def _restore_run(client: Any, inputs: RegistrationInputs, reading: Reading) -> str:
-    """Make the training's run anew from its record, where MLflow no longer has it (another server, a wiped database)."""
+    """Make the training's run anew from its record, where MLflow no longer has it (a wiped database)."""
     record = reading.training
     run = open_run(client, inputs.tracking, name=record["run_name"], key=record["key"])
     if not run.resumed:

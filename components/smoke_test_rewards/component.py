@@ -10,7 +10,7 @@ def smoke_test_rewards(
     contract: str,
     rewards: str,
     smoke_test: str,
-    training: str,
+    sampling: str,
     store: str,
     code: str,
     report: dsl.Output[dsl.HTML],
@@ -23,7 +23,7 @@ def smoke_test_rewards(
         contract: the contract section, JSON.
         rewards: the rewards section, JSON.
         smoke_test: the smoke_test section, JSON.
-        training: the training section, JSON (its sampling settings and G).
+        sampling: how training samples (G, temperature, lengths), JSON.
         store: the store section, JSON.
         code: fingerprint of the step's code; part of the cache key.
         report: the findings as a page.
@@ -44,7 +44,7 @@ def smoke_test_rewards(
             contract=contract,
             rewards=rewards,
             smoke_test=smoke_test,
-            training=training,
+            sampling=sampling,
             store=store,
             work=work_directory("smoke_test_rewards"),
             page=Path(report.path),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from components.errors import PipelineError
-from components.storage.store import ArtifactStore, fetch
+from components.storage.store import ArtifactStore
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def newest_checkpoint(store: ArtifactStore, prefix: str, cache: Path) -> Checkpo
         if reference is None:
             continue
         try:
-            return Checkpoint(step, fetch(reference, cache / f"checkpoint-{step}"))
+            return Checkpoint(step, store.fetch(reference, cache))
         except PipelineError as error:
             log.warning("checkpoint of step %d is damaged and passed over: %s", step, error)
     return None

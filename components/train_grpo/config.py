@@ -17,8 +17,8 @@ from components.train_grpo.presets import PRESETS
 from components.train_grpo.trl_fields import TrlField, load_fields
 
 RENAMED = {
-    "max_prompt_length": "removed from TRL, which truncates nothing: write data.max_prompt_tokens (overlong prompts are "
-    "dropped and counted there)",
+    "max_prompt_length": "removed from TRL, which truncates nothing: write data.max_prompt_tokens (overlong prompts "
+    "are dropped and counted there)",
     "warmup_ratio": "write training.warmup_steps: 0.1 (below 1 it is a share of all steps)",
     "torch_dtype": "write model.dtype",
     "dtype": "write model.dtype",

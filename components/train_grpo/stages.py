@@ -24,7 +24,7 @@ from components.generation.interface import Sampling
 from components.generation.transformers_engine import TransformersGenerator
 from components.rewards.guard import RewardGuard
 from components.storage.references import Reference
-from components.storage.store import ArtifactStore, fetch
+from components.storage.store import ArtifactStore
 from components.tracking.runs import connect, flatten, log_metrics, log_params, open_run, set_tags
 from components.train_grpo.arguments import (
     Device,
@@ -97,8 +97,8 @@ def run_stages(
         device = find_device(
             use_cpu=bool(inputs.training.value("use_cpu")), processes=int(os.environ.get("WORLD_SIZE", "1"))
         )
-        base_directory = fetch(inputs.base, output / "base")
-        dataset_directory = fetch(inputs.dataset, output / "dataset")
+        base_directory = store.fetch(inputs.base, output / "cache")
+        dataset_directory = store.fetch(inputs.dataset, output / "cache")
         train_rows = Dataset.from_parquet(str(dataset_directory / "train.parquet"), cache_dir=str(output / "cache"))
         validation_rows = Dataset.from_parquet(
             str(dataset_directory / "validation.parquet"), cache_dir=str(output / "cache")
@@ -229,12 +229,12 @@ def _run_stage(
     """Run one stage from its newest checkpoint, or take its result when it is finished; returns the policy."""
     finished = store.find(f"{prefix}/finished")
     if finished is not None:
-        directory = fetch(finished, output / "finished")
+        directory = store.fetch(finished, output / "cache")
         _restore_progress(progress, json.loads((directory / "progress.json").read_text(encoding="utf-8")))
         _load_weights(policy, directory)
         return policy
     checkpoints = f"{prefix}/checkpoints"
-    resume = newest_checkpoint(store, checkpoints, output / "resumed")
+    resume = newest_checkpoint(store, checkpoints, output / "cache")
     uploader = CheckpointUploader(
         store, checkpoints, keep=KEPT_CHECKPOINTS, provenance={"kind": "checkpoint", "stage": stage.name}
     )

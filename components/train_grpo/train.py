@@ -22,7 +22,7 @@ from components.rewards.config import RewardsConfig
 from components.sections import content_hash
 from components.storage.lease import hold
 from components.storage.references import Reference
-from components.storage.store import ArtifactStore, fetch
+from components.storage.store import ArtifactStore
 from components.tracking.config import TrackingConfig
 from components.train_grpo.config import LoraConfig, PolicyConfig, StageConfig, TrainingConfig, stage_training
 from components.train_grpo.record import read_record
@@ -124,7 +124,7 @@ def train_grpo(inputs: TrainingInputs, store: ArtifactStore, *, work: Path) -> T
     prefix = f"training/{key[:32]}"
     done = store.find(f"{prefix}/adapter")
     if done is not None:
-        record = read_record(fetch(done, work / "adapter"))
+        record = read_record(store.fetch(done, work / "cache"))
         return TrainedAdapter(done, record.mlflow_run_id, key, reused=True)
     if inputs.training.threads:
         # Before torch is imported: its thread pools are sized once.
