@@ -27,7 +27,7 @@ class ModelConfig(Section):
     """A hub id such as Qwen/Qwen2.5-1.5B-Instruct, a folder, an s3:// URI of a folder, or a .gguf file."""
 
     revision: str | None = None
-    """Branch, tag or commit of a hub model: resolved when the run starts, pinned and recorded. Null is the main branch."""
+    """Branch, tag or commit of a hub model: resolved when the run starts, pinned and recorded; null is the main one."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of the base weights while training; auto is bfloat16 on a GPU that has it, float32 otherwise. A .gguf

@@ -104,7 +104,7 @@ def _hub_errors(name: str, revision: str | None) -> Iterator[None]:
         yield
     except GatedRepoError as error:
         raise BadInputError(
-            f"model.source: {name} is gated; accept its terms at {hub}/{name}, then set HF_TOKEN to that account's token"
+            f"model.source: {name} is gated; accept its terms at {hub}/{name}, then set HF_TOKEN for that account"
         ) from error
     except RevisionNotFoundError as error:
         raise BadInputError(
@@ -127,6 +127,6 @@ def _hub_errors(name: str, revision: str | None) -> Iterator[None]:
     ) as error:
         reason = "HF_HUB_OFFLINE is set" if isinstance(error, OfflineModeIsEnabled) else type(error).__name__
         raise _UnreachableError(
-            f"model.source: {name} is a hub id and {hub} does not answer ({reason}); check the network, set HF_ENDPOINT "
-            "to a mirror (and HF_TOKEN for private models), or name a local folder"
+            f"model.source: {name} is a hub id and {hub} does not answer ({reason}); check the network, set "
+            "HF_ENDPOINT to a mirror (and HF_TOKEN for private models), or name a local folder"
         ) from error
