@@ -81,7 +81,7 @@ def curve_chart(
 
 
 def interval_chart(rows: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]], *, title: str) -> str:
-    """Shares before and after as points with their intervals.
+    """Shares before and after as points with their intervals, each row's label above it.
 
     Args:
         rows: (label, base figure, candidate figure); figures hold value, low, high.
@@ -91,28 +91,24 @@ def interval_chart(rows: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any
         An `<svg>` element.
     """
     with rc_context(_STYLE):
-        figure = Figure(figsize=(6.6, 0.62 * len(rows) + 0.75))
+        figure = Figure(figsize=(4.6, 0.62 * len(rows) + 0.6))
         axes = figure.add_subplot()
-        for place, (_label, base, candidate) in enumerate(rows):
-            axes.plot([base["value"], candidate["value"]], [place, place], color=GRID, linewidth=5, zorder=1)
-            for offset, entry, colour in ((-0.13, base, BASE), (0.13, candidate, CANDIDATE)):
+        for place, (label, base, candidate) in enumerate(rows):
+            axes.text(0, place - 0.3, label, fontsize=9, va="center")
+            axes.plot([base["value"], candidate["value"]], [place + 0.11] * 2, color=GRID, linewidth=5, zorder=1)
+            for offset, entry, colour in ((0.0, base, BASE), (0.22, candidate, CANDIDATE)):
                 if entry.get("low") is not None:
                     axes.plot([entry["low"], entry["high"]], [place + offset] * 2, color=colour, linewidth=2, zorder=2)
-                axes.plot(entry["value"], place + offset, "o", color=colour, markersize=6.5, zorder=3)
+                axes.plot(entry["value"], place + offset, "o", color=colour, markersize=6, zorder=3)
         axes.plot([], [], "o-", color=BASE, label="base")
         axes.plot([], [], "o-", color=CANDIDATE, label="candidate")
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=9)
-        _dress(axes, grid="x")
+        _dress_rows(axes, len(rows))
         axes.set_xlim(-0.02, 1.02)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks(range(len(rows)), [row[0] for row in rows], color=INK)
-        axes.tick_params(axis="y", length=0)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value * 100:.0f} %"))
         return _svg(figure, title)
 
 
 def bar_chart(rows: Sequence[tuple[str, float, float]], *, title: str) -> str:
-    """Two shares a label as horizontal bars.
+    """Two shares a label as horizontal bars, the label above them.
 
     Args:
         rows: (label, base share, candidate share).
@@ -122,22 +118,18 @@ def bar_chart(rows: Sequence[tuple[str, float, float]], *, title: str) -> str:
         An `<svg>` element.
     """
     with rc_context(_STYLE):
-        figure = Figure(figsize=(6.6, 0.5 * len(rows) + 0.8))
+        figure = Figure(figsize=(4.6, 0.62 * len(rows) + 0.6))
         axes = figure.add_subplot()
         most = max((max(base, candidate) for _label, base, candidate in rows), default=1.0) or 1.0
-        for place, (_label, base, candidate) in enumerate(rows):
-            for offset, value, colour in ((-0.18, base, BASE), (0.18, candidate, CANDIDATE)):
-                axes.barh(place + offset, value, height=0.32, color=colour)
-                axes.text(value + most * 0.012, place + offset, f"{value * 100:.1f} %", va="center", fontsize=8)
+        for place, (label, base, candidate) in enumerate(rows):
+            axes.text(0, place - 0.3, label, fontsize=9, va="center")
+            for offset, value, colour in ((0.0, base, BASE), (0.22, candidate, CANDIDATE)):
+                axes.barh(place + offset, value, height=0.2, color=colour)
+                axes.text(value + most * 0.015, place + offset, f"{value * 100:.1f} %", va="center", fontsize=8)
         axes.barh(0, 0, color=BASE, label="base")
         axes.barh(0, 0, color=CANDIDATE, label="candidate")
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=9)
-        _dress(axes, grid="x")
-        axes.set_xlim(0, most * 1.14)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks(range(len(rows)), [row[0] for row in rows], color=INK)
-        axes.tick_params(axis="y", length=0)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value * 100:.0f} %"))
+        _dress_rows(axes, len(rows))
+        axes.set_xlim(0, most * 1.17)
         return _svg(figure, title)
 
 
@@ -161,6 +153,17 @@ def _dress(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
     axes.grid(axis=grid, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
+
+
+def _dress_rows(axes: Axes, rows: int) -> None:
+    """A chart of labelled rows over an axis of shares."""
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=9)
+    _dress(axes, grid="x")
+    axes.set_ylim(rows - 0.55, -0.6)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value * 100:g} %"))
 
 
 def _svg(figure: Figure, title: str) -> str:

@@ -259,7 +259,6 @@ def test_every_part_is_there(page: str) -> None:
     assert Page(page).headings == [
         "Gates",
         "Before and after",
-        "Why completions were not in the format",
         "What was trained on what",
         "Training",
         "Further questions",
