@@ -180,6 +180,10 @@ def _from_own(name: str, reward: RewardConfig, weight: float, prefill: str) -> R
     required, optional, anything = parameters(target)
     source = {parameter: reward.columns.get(parameter, parameter) for parameter in (*required, *optional)}
     declared = getattr(target, "aspect", None)
+    if declared is not None and declared not in list(Aspect):
+        raise BadInputError(
+            f"rewards.{name}: its aspect is {declared!r}; {nearest(str(declared), [str(a) for a in Aspect])}"
+        )
     return Reward(
         name=name,
         weight=weight,

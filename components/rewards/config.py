@@ -137,7 +137,7 @@ class GuardConfig(Section):
     min_completions: Annotated[int, Field(ge=1)] = 200
     """The rate is taken over at least this many completions, so that a start with one unlucky failure goes on:
     with the defaults two failures are borne at first, ten once 1,000 completions were scored."""
-    memory_mb: Annotated[int, Field(ge=256)] | None = None
+    memory_mb: Annotated[int, Field(ge=512)] | None = None
     """Address space of the worker in MiB (Linux); a reward that wants more gets a MemoryError. Default: no limit."""
     gpu: bool = False
     """True lets rewards see the GPUs; by default none is visible, so that no reward takes memory from training."""

@@ -18,6 +18,7 @@ import json
 import os
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -36,12 +37,14 @@ from components.rewards.build import Reward, completion_text
 from components.rewards.config import RewardsConfig
 from components.rewards.definition import Aspect
 from components.rewards.processes import kill_tree
+from components.rewards.worker import MARKER
 
 if TYPE_CHECKING:
     from components.contract.config import ContractConfig
 
-MARKER = "GRPO_REWARD_WORKER"
 SHOWN_CHARACTERS = 600
+SOCKET_SECONDS = 30
+"""Longest pause inside one message; a reward that wrote into the worker's socket would otherwise leave both waiting."""
 KILLS_PER_SEARCH = 3
 """How often one batch may kill the worker while the guilty completion is searched; the rest then counts as guilty."""
 LEAST_SINGLE_SECONDS = 5.0
@@ -117,17 +120,22 @@ class _Batch:
 
     def request(self, rewards: Sequence[int], index: int | None = None) -> bytes:
         part = slice(None) if index is None else slice(index, index + 1)
-        return pickle.dumps(
-            {
-                "kind": "score",
-                "rewards": list(rewards),
-                "prompts": list(self.prompts[part]),
-                "completions": list(self.completions[part]),
-                "columns": {name: list(values[part]) for name, values in self.columns.items()},
-                "trainer_state": self.trainer_state,
-            },
-            protocol=pickle.HIGHEST_PROTOCOL,
-        )
+        columns = {name: list(values[part]) for name, values in self.columns.items()}
+        request = {
+            "kind": "score",
+            "rewards": list(rewards),
+            "prompts": list(self.prompts[part]),
+            "completions": list(self.completions[part]),
+            "columns": columns,
+            "trainer_state": self.trainer_state,
+        }
+        try:
+            return pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise BadInputError(
+                f"the rewards run in another process, and a column cannot be sent there: {error} (columns: "
+                f"{', '.join(columns)}); keep plain values in the dataset"
+            ) from error
 
 
 @dataclass
@@ -484,6 +492,8 @@ class RewardGuard:
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
+        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", SOCKET_SECONDS, 0))
         self._crash_log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
         name, value = self._marker.split("=")
         environment = {key: text for key, text in os.environ.items() if key not in WITHHELD_VARIABLES}

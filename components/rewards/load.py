@@ -45,6 +45,10 @@ def load_own(name: str, reward: RewardConfig) -> tuple[Callable[..., Any], dict[
         return target, {}
     if not callable(target):
         raise BadInputError(f"rewards.{name}: {reward.use} is {type(target).__name__}, not a function")
+    try:
+        inspect.signature(target)
+    except ValueError as error:
+        raise BadInputError(f"rewards.{name}: {reward.use} does not say its parameters; wrap it in a def") from error
     if reward.options:
         _check_options(name, target, reward.options)
     return target, reward.options

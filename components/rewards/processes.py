@@ -1,4 +1,4 @@
-"""Ending a process with everything it started. Used by the guard for its worker."""
+"""Ending a process with everything it started. Used by the guard for its worker, and by the worker for itself."""
 
 import contextlib
 import os
@@ -12,35 +12,45 @@ ROUNDS = 20
 
 
 def kill_tree(process: "subprocess.Popen[bytes]", marker: str) -> None:
-    """Kill a process, its process group and, on Linux, all its descendants wherever they have gone.
-
-    Descendants are found by parentage and by an environment variable they inherit, so one that made its own session
-    and outlived its parent is found too; one that also replaced its whole environment is not. Repeats until none is
-    left, since a fork bomb makes new ones meanwhile.
+    """Kill a process, its process group and its descendants, and wait for it.
 
     Args:
         process: started with `start_new_session=True`, so that its pid is its group.
-        marker: `NAME=value` that was put in its environment and in no other process's.
+        marker: as for `kill_descendants`.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    kill_descendants(process.pid, marker)
+    process.wait()
+
+
+def kill_descendants(root: int, marker: str) -> None:
+    """Kill all descendants of a process wherever they have gone (Linux; elsewhere nothing).
+
+    They are found by parentage and by an environment variable they inherit, so one that made its own session and
+    outlived its parent is found too; one that also replaced its whole environment is not. Repeats until none is left,
+    since a fork bomb makes new ones meanwhile. Never kills the caller.
+
+    Args:
+        root: process id.
+        marker: `NAME=value` that was put in the environment of `root` and of no other process.
+    """
     for _ in range(ROUNDS):
-        found = _descendants(process.pid, marker.encode())
+        found = _descendants(root, marker.encode())
         if not found:
             break
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-    process.wait()
 
 
 def _descendants(root: int, marker: bytes) -> set[int]:
-    """Living processes below `root`, or with the marker in their environment; empty where there is no /proc."""
+    """Living processes below `root`, or with the marker in their environment, but for this one."""
     if not PROC.is_dir():
         return set()
     parents: dict[int, int] = {}
-    marked: set[int] = set()
+    found: set[int] = set()
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
@@ -52,11 +62,10 @@ def _descendants(root: int, marker: bytes) -> set[int]:
                 continue
             parents[pid] = int(parent)
             if marker in (entry / "environ").read_bytes().split(b"\0"):
-                marked.add(pid)
-    found = set(marked)
+                found.add(pid)
     grown = True
     while grown:
         below = {pid for pid, parent in parents.items() if parent in found or parent == root} - found
         grown = bool(below)
         found |= below
-    return found - {os.getpid(), root} if root not in parents else found - {os.getpid()}
+    return found - {os.getpid()}

@@ -26,7 +26,10 @@ from typing import Any
 from components.errors import BadInputError, PipelineError
 from components.rewards.build import Reward, build_rewards
 from components.rewards.config import RewardsConfig
+from components.rewards.processes import kill_descendants
 
+MARKER = "GRPO_REWARD_WORKER"
+"""Environment variable by which the guard knows its worker's descendants."""
 PARENT_CHECK_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 4_000
 HERE = Path(__file__).parent
@@ -199,11 +202,12 @@ def _send(connection: Connection, message: dict[str, Any]) -> None:
 
 
 def _die_with_parent(parent: int) -> None:
-    """End this process group when the guard's process is gone, whatever a reward is doing at that moment."""
+    """End this process and what it started when the guard is gone, whatever a reward is doing at that moment."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(PARENT_CHECK_SECONDS)
+        kill_descendants(os.getpid(), f"{MARKER}={os.environ.get(MARKER)}")
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()

@@ -115,6 +115,18 @@ def talks_over(completions, **kwargs):
     return [1.0] * len(completions)
 
 
+def mumbles(completions, **kwargs):
+    """Announces a long message on every open file, and says no more."""
+    if "mumbles" in texts(completions):
+        for descriptor in range(3, 100):
+            try:
+                os.write(descriptor, b"\0\1\0\0")
+            except OSError:
+                continue
+        time.sleep(600)
+    return [1.0] * len(completions)
+
+
 def eats(completions, **kwargs):
     if "eats" in texts(completions):
         bytearray(64 << 30)

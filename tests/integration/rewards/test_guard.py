@@ -13,6 +13,7 @@ import pytest
 
 from components.contract.config import ContractConfig
 from components.errors import BadInputError, GateFailedError
+from components.rewards import guard as guard_module
 from components.rewards.config import RewardsConfig
 from components.rewards.guard import FailureKind, RewardGuard
 
@@ -166,8 +167,23 @@ def test_the_worker_goes_when_its_parent_is_killed():
     assert not alive(worker)
 
 
+def test_a_reward_that_leaves_the_guard_waiting_for_a_message_does_not_stop_it(monkeypatch):
+    monkeypatch.setattr(guard_module, "SOCKET_SECONDS", 1)
+    with open_guard(own("mumbles", whole_batch=True)) as guard:
+        assert score(guard, "mumbles").failures[0].kind is FailureKind.DIED
+        assert score(guard, "a").values["mumbles"] == [1.0]
+
+
+def test_a_column_that_cannot_leave_the_process_is_refused_with_its_name():
+    with (
+        open_guard(own("length")) as guard,
+        pytest.raises(BadInputError, match="cannot be sent there.*columns: answer"),
+    ):
+        guard.score([None], ["a"], {"answer": [lambda: 0]})
+
+
 def test_memory_beyond_the_limit_is_an_error_of_that_reward():
-    with open_guard(own("eats", "length"), {"memory_mb": 4096}) as guard:
+    with open_guard(own("eats", "length"), {"memory_mb": 1024}) as guard:
         scores = score(guard, "eats", HONEST)
         assert [(f.reward, f.index, f.kind) for f in scores.failures] == [("eats", 0, FailureKind.EXCEPTION)]
         assert "MemoryError" in scores.failures[0].message
@@ -301,6 +317,8 @@ def test_the_same_lists_scored_again_are_scored_again():
         ("import sys; sys.exit(3)", "importing .*SystemExit: 3"),
         ("def g(completions): return []", "has no 'f'; did you mean 'g'|has no 'f'; choose one of: g"),
         ("f = 3", "is int, not a function"),
+        ("def f(completions): return []\nf.aspect = 'lenght'", "its aspect is 'lenght'; did you mean 'length'"),
+        ("f = max", "does not say its parameters"),
         ("class f:\n  def __init__(self): pass", "class without __call__"),
     ],
 )
