@@ -66,6 +66,26 @@ class LowRank:
     transposed: bool
     magnitude: Tensor | None = None
 
+    def product(self, scratch: torch.Tensor | None = None) -> torch.Tensor:
+        """`b @ a` in 32 bit, in the weight's orientation, not yet scaled.
+
+        Args:
+            scratch: flat float32 memory for the product, at least as large as it; new memory costs more time than the
+                product itself.
+        """
+        b, a = self.b.read().float(), self.a.read().float()
+        if scratch is None:
+            delta = b @ a
+        else:
+            delta = scratch[: b.shape[0] * a.shape[1]].view(b.shape[0], a.shape[1])
+            torch.mm(b, a, out=delta)
+        return delta.T if self.transposed else delta
+
+    def squared_norm(self) -> float:
+        """Squared Frobenius norm of the scaled product, from the factors' Gram matrices."""
+        b, a = self.b.read().double(), self.a.read().double()
+        return max(0.0, float(((b.T @ b) * (a @ a.T)).sum())) * self.scaling**2
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -84,6 +104,12 @@ class Edit:
     low_rank: LowRank | None = None
     added: tuple[Tensor, float] | None = None
     source: str | None = None
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether all that happens is that a low-rank update is added, which can be done piece by piece."""
+        update = self.low_rank
+        return update is not None and update.magnitude is None and self == Edit(low_rank=update, source=self.source)
 
 
 @dataclass(frozen=True)
@@ -396,11 +422,8 @@ def apply_edit(edit: Edit, weight: torch.Tensor) -> tuple[torch.Tensor, float]:
         merged = merged.index_copy(0, torch.tensor(indices), rows.read().float())
     if edit.low_rank is not None:
         update = edit.low_rank
-        delta = update.b.read().float() @ update.a.read().float()
-        if update.transposed:
-            delta = delta.T
-        delta.mul_(update.scaling)
-        squared_norm = float(torch.linalg.vector_norm(delta)) ** 2
+        delta = update.product().mul_(update.scaling)
+        squared_norm = update.squared_norm()
         if update.magnitude is None:
             merged = delta.add_(merged)
         else:

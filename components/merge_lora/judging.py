@@ -4,10 +4,12 @@ Used by `merge`. Pure: numbers in, sentences out.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from components.merge_lora.config import MergeConfig
-from components.merge_lora.streaming import WrittenWeights
+
+if TYPE_CHECKING:
+    from components.merge_lora.streaming import WrittenWeights
 
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 """Largest difference of probe logits by written dtype, as a share of their spread (`merge.tolerance` overrides)."""
@@ -26,7 +28,7 @@ def tolerance_for(dtype: str, merge: MergeConfig) -> float:
     return merge.tolerance or TOLERANCES.get(dtype, TOLERANCES["float32"])
 
 
-def find_failures(written: WrittenWeights, measured: Mapping[str, Any], merge: MergeConfig) -> list[str]:
+def find_failures(written: "WrittenWeights", measured: Mapping[str, Any], merge: MergeConfig) -> list[str]:
     """What is wrong with a merged model, one sentence each; none when it is what was trained.
 
     Args:
@@ -43,7 +45,7 @@ def find_failures(written: WrittenWeights, measured: Mapping[str, Any], merge: M
     ]
 
 
-def weight_failures(written: WrittenWeights) -> list[str]:
+def weight_failures(written: "WrittenWeights") -> list[str]:
     """What is wrong with the weights by themselves; seen before anything is loaded.
 
     Args:
@@ -66,7 +68,7 @@ def weight_failures(written: WrittenWeights) -> list[str]:
     return failures
 
 
-def find_warnings(written: WrittenWeights, measured: Mapping[str, Any]) -> list[str]:
+def find_warnings(written: "WrittenWeights", measured: Mapping[str, Any]) -> list[str]:
     """What passes and is worth knowing.
 
     Args:

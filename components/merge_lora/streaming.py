@@ -1,21 +1,34 @@
 """Streams a base model's weights through an adapter's edits into new weight files.
 
-Used by `merge` and measured by bench/merge.py. Tensors the adapter leaves alone pass in pieces of some megabytes; an
-edited one is held whole with its update, in 32 bit, and rounded once to what is written. Peak memory is that of the
-largest edited tensor, whatever the size of the model. A whole fine-tuned model counts as an edit of every tensor.
+Used by `merge` and measured by bench/merge.py. Tensors pass in small pieces, sums are made in 32 bit and rounded once
+to what is written. Peak memory is that of the largest edited tensor's update (and of the tensor itself, where the edit
+is more than a sum), whatever the size of the model. A whole fine-tuned model counts as an edit of every tensor.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from components.errors import BadInputError, PipelineError
-from components.merge_lora.adapter import CONFIG, HEAD, AdapterPlan, Edit, apply_edit, is_tied, match_name, plan_edits
+from components.merge_lora.adapter import (
+    CONFIG,
+    HEAD,
+    AdapterPlan,
+    Edit,
+    LowRank,
+    apply_edit,
+    is_tied,
+    match_name,
+    plan_edits,
+)
 from components.merge_lora.carrying import read_config
 from components.merge_lora.config import MergeConfig
-from components.merge_lora.weights import CheckpointWriter, Planned, Tensor, read_checkpoint
+from components.merge_lora.weights import PIECE_ELEMENTS, CheckpointWriter, Planned, Tensor, read_checkpoint
 from components.steps import report_progress
 
 
@@ -88,21 +101,35 @@ def write_merged(base_directory: Path, trained_directory: Path, merge: MergeConf
         edited=len(plan.edits),
     )
     dtypes = {item.name: item.dtype for item in planned}
+    summed = [math.prod(sources[name].shape) for name, edit in plan.edits.items() if edit.is_sum]
+    scratch = torch.empty(max(summed, default=0))
     try:
         out.mkdir(parents=True, exist_ok=True)
         writer = CheckpointWriter(out, planned, int(merge.max_shard_gib * (1 << 30)))
-        for done, name in enumerate(writer.order, start=1):
-            writer.begin(name)
-            if name in plan.edits:
-                _write_edited(name, plan.edits[name], sources[name], dtypes[name], writer, written)
-            else:
-                _write_untouched(sources[name], dtypes[name], writer, written)
-            report_progress("merge_lora", done, len(planned), unit="tensor")
+        with _one_thread():
+            for done, name in enumerate(writer.order, start=1):
+                writer.begin(name)
+                if name in plan.edits:
+                    _write_edited(name, plan.edits[name], sources[name], dtypes[name], scratch, writer, written)
+                else:
+                    _write_untouched(sources[name], dtypes[name], writer, written)
+                report_progress("merge_lora", done, len(planned), unit="tensor")
         written.files = writer.close()
     except OSError as error:
         raise PipelineError(f"the merged weights could not be written to {out}: {error}; free space there") from error
     written.update_norm **= 0.5
     return written
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Work on one thread: the pieces are too small to share, and the disk is slower than one core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _write_untouched(source: Tensor, dtype: torch.dtype, writer: CheckpointWriter, written: WrittenWeights) -> None:
@@ -115,26 +142,74 @@ def _write_untouched(source: Tensor, dtype: torch.dtype, writer: CheckpointWrite
         written.not_finite.append(source.name)
 
 
+class _Edited:
+    """Collects what is worth knowing of an edited tensor while its pieces pass."""
+
+    def __init__(self) -> None:
+        self.finite = True
+        self.changed = 0
+        self.squared_norm = 0.0
+
+    def see(self, before: torch.Tensor, after: torch.Tensor) -> None:
+        self.finite = self.finite and _is_finite(after)
+        self.changed += int(np.count_nonzero(_bits(before) != _bits(after)))
+
+
 def _write_edited(
-    name: str, edit: Edit, source: Tensor, dtype: torch.dtype, writer: CheckpointWriter, written: WrittenWeights
+    name: str,
+    edit: Edit,
+    source: Tensor,
+    dtype: torch.dtype,
+    scratch: torch.Tensor,
+    writer: CheckpointWriter,
+    written: WrittenWeights,
 ) -> None:
-    before = source.read()
-    merged, squared_norm = apply_edit(edit, before)
-    values = merged.to(dtype).contiguous()
-    changed = int(torch.count_nonzero(values != before.to(dtype)))
-    if not changed and edit != Edit(source=edit.source):
-        written.unchanged.append(name)
-    if not _is_finite(values):
+    seen = _Edited()
+    if edit.low_rank is not None and edit.is_sum:
+        _write_sum(edit.low_rank, source, dtype, scratch, writer, seen)
+    else:
+        before = source.read()
+        merged, seen.squared_norm = apply_edit(edit, before)
+        after = merged.to(dtype).contiguous()
+        seen.see(before.to(dtype), after)
+        writer.write(after)
+    if not seen.finite:
         written.not_finite.append(name)
-    written.edited_elements += values.numel()
-    written.changed_elements += changed
-    written.update_norm += squared_norm
-    writer.write(values)
+    if not seen.changed and edit != Edit(source=edit.source):
+        written.unchanged.append(name)
+    written.edited_elements += math.prod(source.shape)
+    written.changed_elements += seen.changed
+    written.update_norm += seen.squared_norm
+
+
+def _write_sum(
+    update: LowRank, source: Tensor, dtype: torch.dtype, scratch: torch.Tensor, writer: CheckpointWriter, seen: _Edited
+) -> None:
+    """`weight + scaling * product`, some rows at a time, so that all but the product happens in the cache."""
+    delta = update.product(scratch)
+    columns = source.shape[1]
+    rows = max(1, PIECE_ELEMENTS // columns)
+    seen.squared_norm = update.squared_norm()
+    start = 0
+    for piece in source.pieces(rows * columns):
+        count = piece.numel() // columns
+        total = delta[start : start + count].contiguous().view(-1).mul_(update.scaling)
+        after = total.add_(piece).to(dtype)
+        seen.see(piece.to(dtype), after)
+        writer.write(after)
+        start += count
+    if not seen.squared_norm:
+        seen.changed = 0  # adding zero turns -0.0 into 0.0, which is no change
+
+
+def _bits(values: torch.Tensor) -> np.ndarray:
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
+    return values.view(integers).numpy()
 
 
 def _is_finite(values: torch.Tensor) -> bool:
     # A sum over a NaN or an infinity is neither; only a sum that overflows by itself needs the slow look.
-    if not values.is_floating_point() or bool(torch.isfinite(values.sum(dtype=torch.float32))):
+    if not values.is_floating_point() or math.isfinite(float(values.sum())):
         return True
     return bool(torch.isfinite(values).all())
 

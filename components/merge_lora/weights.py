@@ -31,7 +31,9 @@ DTYPES: dict[str, torch.dtype] = {
 }
 """Safetensors' names of what a merge reads; 8-bit floats are left out, since a merge wants 16 bits or more."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-PIECE_BYTES = 8 << 20
+PIECE_ELEMENTS = 1 << 17
+"""What is worked on at a time: half a megabyte in 32 bit, so that it stays in a core's cache."""
+WRITE_BYTES = 4 << 20
 INDEX = "model.safetensors.index.json"
 
 
@@ -65,14 +67,19 @@ class Tensor:
             return torch.empty(self.shape, dtype=self.dtype)
         return torch.frombuffer(data, dtype=self.dtype).reshape(self.shape)
 
-    def pieces(self) -> Iterator[torch.Tensor]:
-        """The tensor's elements in order, flat, some megabytes at a time; each is overwritten by the next."""
-        data = bytearray(min(self.size, PIECE_BYTES))
+    def pieces(self, elements: int = PIECE_ELEMENTS) -> Iterator[torch.Tensor]:
+        """The tensor's elements in order, flat, some at a time; each piece is overwritten by the next.
+
+        Args:
+            elements: of a piece; the last one may have fewer.
+        """
+        size = elements * self.dtype.itemsize
+        data = bytearray(min(self.size, size))
         with self.path.open("rb", buffering=0) as file:
             file.seek(self.start)
             left = self.size
             while left:
-                view = memoryview(data)[: min(left, PIECE_BYTES)]
+                view = memoryview(data)[: min(left, size)]
                 _fill(file, view, self.path)
                 left -= len(view)
                 yield torch.frombuffer(view, dtype=self.dtype)
@@ -239,7 +246,7 @@ class CheckpointWriter:
     def _open(self, shard: int) -> None:
         if self._file is not None:
             self._file.close()
-        self._file = (self._directory / self._files[shard]).open("wb")
+        self._file = (self._directory / self._files[shard]).open("wb", buffering=WRITE_BYTES)
         self._file.write(_header(self._shards[shard]))
         self._open_shard = shard
 
