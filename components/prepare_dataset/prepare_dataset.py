@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from components.contract import Contract
 from components.errors import BadInputError
 from components.prepare_dataset.cleaning import ScanRules
 from components.prepare_dataset.config import DataConfig, HubSource
-from components.prepare_dataset.overlap import NearIndex
+from components.prepare_dataset.overlap import NearIndex, as_array, text_key, tokens_of
 from components.prepare_dataset.prompts import PromptBuilder, load_tokenizer
 from components.prepare_dataset.report import FORMAT, describe_source, describe_split, find_warnings, render_markdown
 from components.prepare_dataset.scan import ScannedSource, scan_source
@@ -99,6 +101,7 @@ def _prepare(
     given = {name: select_clean(source, data) for name, source in scanned.items()}
     splits = given | split_from_train(given["train"], data)
     near = _check_leaks(splits, data)
+    _check_examples(contract, splits["holdout"])
     for name, selection in splits.items():
         if not selection.keep.any():
             raise BadInputError(f"data.{name}: every row is in a later split too; give other rows")
@@ -168,6 +171,18 @@ def _check_leaks(splits: dict[str, Selection], data: DataConfig) -> dict[str, in
     return near
 
 
+def _check_examples(contract: Contract, holdout: Selection) -> None:
+    """Refuse a few-shot example whose question the holdout asks: its answer would stand in every prompt."""
+    for number, example in enumerate(contract.config.examples):
+        key = as_array([text_key(tokens_of(example.question))])[0]
+        found = np.flatnonzero((holdout.source.question_keys == key) & holdout.keep)
+        if len(found):
+            raise BadInputError(
+                f"contract.examples[{number}]: its question is also in the holdout ({example.question[:80]!r}); "
+                "take an example from the training rows"
+            )
+
+
 def _make_report(
     data: DataConfig,
     contract: Contract,
@@ -210,7 +225,11 @@ def _write_reports(report: dict[str, Any], fingerprint: str, dataset: Path, hold
             "title": title,
             "warnings": [text for text in report["warnings"] if (title == "Holdout") == text.startswith("holdout:")],
             "splits": {name: report["splits"][name] for name in names},
-            "sources": {name: source for name, source in report["sources"].items() if name in names},
+            "sources": {
+                name: source
+                for name, source in report["sources"].items()
+                if name in names or (title == "Holdout" and "holdout" not in report["sources"] and name == "train")
+            },
             "identity": {"fingerprint": mark, **report["identity"]},
         }
         if title == "Dataset":

@@ -21,6 +21,7 @@ _REASONS = {
     "near_overlap": "near copies of questions in a later split",
 }
 _OFTEN = 0.5
+_ENOUGH_ROWS = 20
 
 
 def describe_source(selections: Sequence[Selection]) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def find_warnings(
             warnings.append(f"{count} questions of {pair}")
     for name, split in splits.items():
         share = split["labels"]["most_common_share"]
-        if share >= _OFTEN and split["rows"] > 1:
+        if share >= _OFTEN and split["rows"] >= _ENOUGH_ROWS:
             top = split["labels"]["top"][0]["answer"]
             warnings.append(
                 f"{name}: {share:.0%} of the gold answers are {top!r}; a model that always says so scores as much"

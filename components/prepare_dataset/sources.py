@@ -157,8 +157,8 @@ def _generate(source: GeneratedSource, name: str, limit: int | None, work: Path)
         import reasoning_gym
     except ImportError as error:
         raise BadInputError(
-            f"data.{name}.task: {source.task!r} is made by reasoning-gym, which is not installed; install the extra: "
-            "pip install 'grpo-pipeline[generated-data]'"
+            f"data.{name}.task: {source.task!r} is made by reasoning-gym, which cannot be imported ({error}); "
+            "install the extra: pip install 'grpo-pipeline[generated-data]'"
         ) from error
     try:
         rows: Iterable[Any] = reasoning_gym.create_dataset(
