@@ -87,7 +87,7 @@ def convert_gguf(path: Path, target: Path, *, dtype: str, special_tokens: dict[s
             # Without it the weights stay in GGUF blocks, which can be neither saved nor trained.
             quantization_config=GgufConfig(dequantize=True),
         )
-    except (ValueError, KeyError, NotImplementedError, struct.error, IndexError) as error:
+    except (ValueError, TypeError, KeyError, NotImplementedError, struct.error, IndexError) as error:
         raise BadInputError(
             f"model.source: transformers cannot read {path} ({type(error).__name__}: {error}); use the model's "
             "safetensors version"
