@@ -38,6 +38,7 @@ from components.prepare_dataset.selection import (
 from components.prepare_dataset.sources import resolve_source
 from components.prepare_dataset.writing import WrittenSplit, write_split
 from components.sections import content_hash
+from components.storage.disk import disk_errors
 from components.storage.manifest import make_manifest
 from components.storage.references import Reference
 from components.storage.store import ArtifactStore
@@ -85,12 +86,13 @@ def prepare_dataset(
         References, fingerprints and counts.
 
     Raises:
-        BadInputError: when the data must not be trained on; the message names the first rows and the mend.
+        BadInputError: when the data must not be trained on, or the disk is full; the message names the mend.
         PipelineError: when the hub or the store fails.
     """
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="prepare-", dir=work) as folder:
-        return _prepare(data, contract, model_directory, store, Path(folder))
+    with disk_errors(work):
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="prepare-", dir=work) as folder:
+            return _prepare(data, contract, model_directory, store, Path(folder))
 
 
 def _prepare(

@@ -4,11 +4,13 @@ Called by `scan` and `prepare_dataset`. The contract's messages and the model's 
 every question but for the question itself, so both are taken once, around a marker, and only what lies between the two
 special tokens next to the question is tokenised for each row: special tokens split the text before anything else, hence
 the sum is the count of the whole. This is never taken on trust: the first rows, the longest row of every batch and
-every row whose question contains a special token go through the contract and the template themselves, and when one
-differs (a template that looks at the question, trims it, counts messages), all rows of the batch do.
+every row whose question contains a special token, or markup that the template itself names (such as <tool_response>),
+go through the contract and the template themselves, and when one differs (a template that looks at the question, or
+trims it), all rows of the batch do. A template that tells ordinary words apart in rare rows only could still escape.
 Refuses a model without a tokenizer or a chat template.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from components.sections import content_hash
 MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
 _MARKER = "qzx7marker7xzq"
 _FIRST_CHECKED = 32
+_MARKUP = re.compile(r"""'([^'\n]*[<\[][^'\n]*)'|"([^"\n]*[<\[][^"\n]*)\"""")
 
 
 def load_tokenizer(directory: Path) -> Any:
@@ -65,6 +68,9 @@ class PromptBuilder:
         self._messages = [(message["role"], message["content"]) for message in contract.messages(_MARKER)]
         text = self.render(_MARKER)
         self._special = _special_tokens(tokenizer)
+        self._telling = re.compile(
+            "|".join(map(re.escape, [*self._special, *_markup(tokenizer.chat_template)])) or "(?!)"
+        )
         self._backend = _plain_backend(tokenizer)
         self.digest = content_hash(
             tokenizer.backend_tokenizer.to_str()
@@ -101,7 +107,7 @@ class PromptBuilder:
         if self._pieces is not None:
             before, after, outside = self._pieces
             counts = self._count([before + question + after for question in questions]) + outside
-            own = [index for index, question in enumerate(questions) if self.holds_special(question)]
+            own = [index for index, question in enumerate(questions) if self._telling.search(question)]
             check = {*range(min(len(questions), max(0, _FIRST_CHECKED - self._checked))), int(np.argmax(counts)), *own}
             rows = sorted(check)
             texts = [self.render(questions[row]) for row in rows]
@@ -124,8 +130,8 @@ class PromptBuilder:
         Returns:
             Array of type `MESSAGES`, as long as `questions`.
         """
-        places = [index for index, (_, content) in enumerate(self._messages) if _MARKER in content]
-        sample = questions[:1] + questions[-1:]
+        places = [index for index, (_, content) in enumerate(self._messages) for _ in range(content.count(_MARKER))]
+        sample = [questions[place] for place in (0, -1) if questions]
         if len(places) != 1 or any(self._fill(places[0], q) != _pairs(self._contract.messages(q)) for q in sample):
             return pa.array([self._contract.messages(question) for question in questions], MESSAGES)
         width, place = len(self._messages), places[0]
@@ -165,6 +171,11 @@ def _special_tokens(tokenizer: Any) -> list[str]:
     """Tokens that are cut out of any text before it is tokenised, such as <|im_end|>."""
     added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     return sorted((added | set(tokenizer.all_special_tokens)) - {""})
+
+
+def _markup(chat_template: Any) -> list[str]:
+    """Text with < or [ in a template's string literals: what it may look for in a message."""
+    return sorted({text.strip() for pair in _MARKUP.findall(str(chat_template)) for text in pair if text.strip()})
 
 
 def _plain_backend(tokenizer: Any) -> Any:

@@ -123,8 +123,8 @@ def render_markdown(report: dict[str, Any]) -> str:
     for name, split in report["splits"].items():
         tokens, labels = split["prompt_tokens"], split["labels"]
         figures = " | ".join(str(tokens.get(key, "")) for key in ("mean", "p50", "p90", "p95", "p99", "max"))
-        top = labels["top"][0] if labels["top"] else {"answer": "", "rows": 0}
-        common = f"{_cell(top['answer'])} ({labels['most_common_share']:.1%})"
+        top = labels["top"][0]["answer"] if labels["top"] else ""
+        common = f"{_cell(top)} ({labels['most_common_share']:.1%})"
         lines.append(f"| {name} | {split['rows']} | {figures} | {labels['distinct']} | {common} |")
     lines += ["", "## Sources", ""]
     for name, source in report["sources"].items():

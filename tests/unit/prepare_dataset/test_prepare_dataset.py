@@ -1,5 +1,6 @@
 """The whole step on small data: what it writes, what it leaves out, what it refuses and how."""
 
+import errno
 import json
 import random
 from collections.abc import Callable
@@ -329,6 +330,17 @@ def test_kept_values_of_two_types_are_refused(prepare: Callable[..., Any], write
     rows = [row | {"level": n if n < 10 else "hard"} for n, row in enumerate(make_rows(20))]
     with pytest.raises(BadInputError, match=r"column 'level' .* from rows.jsonl:\d+ on"):
         prepare(train=write_rows("rows.jsonl", rows), columns={"keep": ["level"]}, batch_rows=5)
+
+
+def test_a_full_disk_is_told_as_such(
+    prepare: Callable[..., Any], write_rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("components.prepare_dataset.prepare_dataset.write_split", full)
+    with pytest.raises(BadInputError, match="no space left on the disk"):
+        prepare(train=write_rows("rows.jsonl", make_rows(30)))
 
 
 def test_a_task_without_its_package_is_refused_with_the_extra(

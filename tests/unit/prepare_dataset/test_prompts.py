@@ -86,3 +86,14 @@ def test_messages_are_those_of_the_contract(make_tokenizer: Callable[..., Any], 
 def test_special_tokens_in_a_question_are_seen(make_tokenizer: Callable[..., Any]) -> None:
     builder = PromptBuilder(default_contract(), make_tokenizer())
     assert [builder.holds_special(question) for question in QUESTIONS] == [i == 4 for i in range(len(QUESTIONS))]
+
+
+def test_markup_that_the_template_looks_for_is_never_taken_on_trust(make_tokenizer: Callable[..., Any]) -> None:
+    template = "{% if '<tool_response>' in messages[-1]['content'] %}many more tokens here{% endif %}" + CHATML
+    tokenizer = make_tokenizer(template)
+    builder = PromptBuilder(default_contract(), tokenizer)
+    questions = [f"What is {number} + 1?" for number in range(100)] + ["Read <tool_response>.", "a much longer one" * 9]
+    counts = builder.count_tokens(questions)
+    alone = PromptBuilder(default_contract(), tokenizer).count_tokens(questions[100:101])
+    assert counts[100] == alone[0]
+    assert builder.slow_batches == 1
