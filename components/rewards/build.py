@@ -165,7 +165,7 @@ def _batched(name: str, scorer: Scorer, columns: tuple[str, ...], threads: int) 
     def function(prompts: Sequence[Any], completions: Sequence[Any], **kwargs: Any) -> Values:
         texts = [completion_text(completion) for completion in completions]
         missing = [None] * len(texts)
-        arguments = [texts, *(kwargs.get(column) or missing for column in columns)]
+        arguments = [texts, *(kwargs[column] if kwargs.get(column) is not None else missing for column in columns)]
         if threads == 1:
             return list(map(scorer, *arguments))
         with ThreadPoolExecutor(threads) as pool:

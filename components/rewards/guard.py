@@ -140,8 +140,13 @@ class _Batch:
 
 @dataclass
 class _Exchange:
-    """What came of one request: replies by reward, what broke the worker at the first reward without one, and how long
-    the worker had it (its restart not included)."""
+    """What came of one request.
+
+    Attributes:
+        done: replies by reward.
+        broken: how the worker broke at the first reward without a reply.
+        seconds: how long the worker had it, its restart not included.
+    """
 
     done: dict[int, dict[str, Any]]
     broken: tuple[FailureKind, str, str] | None
@@ -244,7 +249,7 @@ class RewardGuard:
             states: what `state_dict` returned; names of rewards that keep no state any more are ignored.
         """
         with self._lock:
-            self._states = {name: state for name, state in states.items() if name in self._stateful}
+            self._states |= {name: state for name, state in states.items() if name in self._stateful}
             self._send_states()
 
     def score(
@@ -542,6 +547,7 @@ class RewardGuard:
         if not self._rewards:
             self._rewards = [self._guarded(described) for described in answer["rewards"]]
             self._stateful = {described["name"] for described in answer["rewards"] if described["stateful"]}
+            self._states = answer["states"]
 
     def _kill(self) -> None:
         if self._connection is not None:

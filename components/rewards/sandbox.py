@@ -30,6 +30,7 @@ from components.sections import Section
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 SLACK_SECONDS = 10.0
+PROBE_SECONDS = 30.0
 MOST_TESTS = 100
 WALL_FACTOR = 3
 """All tests of a program together get this many times the wall clock of one; tests not reached are failed."""
@@ -93,15 +94,19 @@ def read_tests(column: Any) -> list[ProgramTest] | None:
     if isinstance(column, str):
         try:
             column = json.loads(column)
-        except ValueError:
-            column = [column]
-    if column is None or column == "":
+        except (ValueError, RecursionError):
+            column = [column] if column.strip() else None
+    elif hasattr(column, "tolist"):
+        column = column.tolist()
+    if column is None:
         return None
     if isinstance(column, Mapping):
         if "inputs" in column:
             column = [{"input": i, "output": o} for i, o in zip(column["inputs"], column["outputs"], strict=True)]
         else:
             column = [column]
+    if not isinstance(column, list | tuple):
+        raise ValueError(f"a test is {type(column).__name__}: write a list of assert statements or mappings")
     tests = [test for item in column for test in _read_test(item)]
     return tests[:MOST_TESTS] or None
 
@@ -128,12 +133,13 @@ def probe(limits: Limits) -> None:
     Raises:
         BadInputError: when they cannot, with what is missing and what to change.
     """
-    run = execute("", [{"call": "6 * 7"}], limits)
-    for space, inside in zip(("net", "user"), run.namespaces, strict=True):
+    # Time enough for a machine that does other things: this asks whether, not how fast.
+    trial = execute("", [{"call": "6 * 7"}], limits.model_copy(update={"wall_seconds": PROBE_SECONDS}))
+    for space, inside in zip(("net", "user"), trial.namespaces, strict=True):
         if inside == str(Path(f"/proc/self/ns/{space}").readlink()):
             raise BadInputError(MEND.format(reason=f"the {space} namespace stayed the same"))
-    if run.results != (Result("done", 0, "42"),):
-        raise BadInputError(MEND.format(reason=f"a trial program ended with {run.results}"))
+    if trial.results != (Result("done", 0, "42"),):
+        raise BadInputError(MEND.format(reason=f"a trial program ended with {trial.results}"))
 
 
 def _read_test(item: Any) -> list[ProgramTest]:
@@ -171,7 +177,7 @@ def _expected(test: ast.expr) -> tuple[str, str] | None:
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
         try:
             return ast.unparse(test.left), repr(ast.literal_eval(test.comparators[0]))
-        except ValueError:
+        except (ValueError, TypeError):
             return None
     return None
 
@@ -186,7 +192,8 @@ def _passed(test: ProgramTest, result: "Result") -> bool:
         return _lines(result.text) == _lines(expected)
     try:
         return bool(ast.literal_eval(result.text) == ast.literal_eval(expected))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        # The value is whatever a program printed as its repr: not always a literal, and not always a sane one.
         return result.text == expected
 
 
@@ -260,9 +267,12 @@ def execute(code: str, tests: Sequence[Mapping[str, str]], limits: Limits) -> Ru
 def _results(rest: bytes) -> Iterator[Result]:
     while rest:
         head, _, rest = rest.partition(b"\n")
-        status, number, length = head.decode().split()
-        yield Result(status, int(number), rest[: int(length)].decode(errors="replace"))
-        rest = rest[int(length) :]
+        words = head.decode(errors="replace").split()
+        if len(words) != 3 or len(rest) < int(words[2]):
+            return  # cut off: the sandbox was killed while it wrote
+        status, number, length = words[0], int(words[1]), int(words[2])
+        yield Result(status, number, rest[:length].decode(errors="replace"))
+        rest = rest[length:]
 
 
 def _readable() -> list[str]:

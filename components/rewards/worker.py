@@ -50,10 +50,15 @@ def main(descriptor: int, crash_descriptor: int) -> None:
     _die_with_parent(os.getppid())
     try:
         rewards = _start(pickle.loads(connection.recv_bytes()))  # noqa: S301 (from the guard, our own parent)
+        states = json.loads(json.dumps(_states(rewards)))
     except PipelineError as error:
         kind = "bad_input" if isinstance(error, BadInputError) else "failed"
         return _send(connection, {"kind": kind, "message": str(error)})
-    _send(connection, {"kind": "ready", "rewards": [_describe(reward) for reward in rewards]})
+    except Exception as error:  # noqa: BLE001 (told to the guard, which raises it)
+        trouble = f"the rewards could not be made: {type(error).__name__}: {error}\n{_traceback(error)}"
+        return _send(connection, {"kind": "failed", "message": trouble})
+    described = [_describe(reward) for reward in rewards]
+    _send(connection, {"kind": "ready", "rewards": described, "states": states})
     me = os.getpid()
     while True:
         try:
@@ -95,6 +100,12 @@ def _stateful(reward: Reward) -> Any | None:
     return target if hasattr(target, "state_dict") and hasattr(target, "load_state_dict") else None
 
 
+def _states(rewards: Sequence[Reward]) -> dict[str, Any]:
+    """The state of each reward that keeps one."""
+    targets = {reward.name: _stateful(reward) for reward in rewards}
+    return {name: target.state_dict() for name, target in targets.items() if target is not None}
+
+
 def _load_states(rewards: Sequence[Reward], states: dict[str, Any]) -> str:
     """Give rewards their state back; the problem in words, empty when there was none."""
     for reward in rewards:
@@ -129,7 +140,7 @@ def _call(reward: Reward, request: Any) -> dict[str, Any]:
                 raise ValueError(f"log_extra({column!r}, ...) got {len(logged)} values for {count} completions")
         target = _stateful(reward)
         state = json.loads(json.dumps(target.state_dict())) if target is not None else None
-    except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # noqa: BLE001 (counted by the guard)
+    except BaseException as error:  # noqa: BLE001 (a person's code may raise anything; the guard counts it)
         return {
             "failure": {
                 "kind": error.kind if isinstance(error, _BadOutputError) else "exception",

@@ -55,6 +55,10 @@ def test_asserts_calls_and_outputs_are_tried_one_by_one():
 def test_a_program_cannot_pass_by_what_it_does_to_the_test():
     liar = "class T:\n  def __eq__(self, o): return True\n  def __repr__(self): return 'T'\ndef f(x): return T()"
     assert passed(liar, "assert f(2) == 4") == [False]
+    odd = "class T:\n  def __repr__(self): return '{[]: 1}'\ndef f(x): return T()"
+    assert passed(odd, "assert f(2) == {1: 2}") == [False]
+    deep = "class T:\n  def __repr__(self): return '-' * 60_000 + '4'\ndef f(x): return T()"
+    assert passed(deep, "assert f(2) == 4") == [False]
     for leaving in ("import os; os._exit(0)", "import sys; sys.exit(0)", "raise SystemExit", "print('passed')"):
         assert passed(f"{leaving}\ndef f(x): return 0", "assert f(2) == 4", {"input": "", "output": "4"}) == [
             False,
@@ -186,7 +190,7 @@ def test_where_isolation_is_missing_code_rewards_are_refused_with_what_to_change
 
 
 def test_a_cell_that_is_no_test_is_said_to_be_none():
-    for cell in ({"in": 1}, ["assert f(1) =="], [3]):
+    for cell in ({"in": 1}, ["assert f(1) =="], [3], 3, "7"):
         with pytest.raises(ValueError, match="a test is|a test has"):
             read_tests(cell)
     assert read_tests(None) is None

@@ -229,6 +229,8 @@ def test_a_reward_over_the_whole_batch_is_not_asked_for_single_completions():
 def test_state_is_kept_over_restarts_and_put_back_from_a_checkpoint():
     rewards = {"counts": {"use": f"{NAUGHTY}:Counts", "options": {"start": 100}}}
     with open_guard(rewards) as guard:
+        assert score(guard, "raises").errors == {"counts": 1}
+        assert guard.state_dict() == {"counts": {"seen": 100}}
         assert score(guard, "a", "b").values["counts"] == [102.0, 102.0]
         assert score(guard, "raises", "b").errors == {"counts": 2}
         assert score(guard, "leaves").errors == {"counts": 1}
