@@ -6,7 +6,7 @@ see what is evaluated on.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from components.prepare_dataset.selection import Selection
@@ -36,8 +36,10 @@ def describe_source(selections: Sequence[Selection]) -> dict[str, Any]:
     for selection in selections:
         for reason, count in selection.dropped.items():
             dropped[_REASONS[reason]] = dropped.get(_REASONS[reason], 0) + count
-        for offences in selection.first.values():
-            first += [asdict(offence) for offence in offences]
+        for reason, offences in selection.first.items():
+            # Such a row's text may be that of a row of the holdout, which this report must not show.
+            twin = reason != "overlong"
+            first += [asdict(replace(offence, value="") if twin else offence) for offence in offences]
     return {
         **source.files.provenance,
         "rows_read": source.rows_read,
@@ -134,9 +136,8 @@ def render_markdown(report: dict[str, Any]) -> str:
             f"dropped: {dropped}"
         )
         for offence in source["first_offending_rows"]:
-            lines.append(
-                f"  - `{offence['where']}` {offence['field']} {offence['reason']}: `{_cell(offence['value'])}`"
-            )
+            shown = f": `{_cell(offence['value'])}`" if offence["value"] else ""
+            lines.append(f"  - `{offence['where']}` {offence['field']} {offence['reason']}{shown}")
     for name, split in report["splits"].items():
         lines += [
             "",

@@ -2,8 +2,8 @@
 
 Called by `prepare_dataset` with what `scan` found. The split takes the rows whose question's key, mixed with the seed,
 is smallest: it has exactly the asked size (but for rows that ask the same question, which stay together), does not
-depend on the order of rows, and a row added to the data moves at most one other. Refuses shares above the config's
-limits and a split that would leave nothing to train on.
+depend on the order of rows, and a row added to the data moves at most one of each split. Refuses shares above the
+config's limits and a split that would leave nothing to train on.
 """
 
 from dataclasses import dataclass, field
@@ -136,6 +136,11 @@ def split_from_train(train: Selection, data: DataConfig) -> dict[str, Selection]
     order = _mixed(train.source.question_keys, data.seed)
     for name, rows in wanted.items():
         places = train.rows()
+        if rows >= len(places):
+            raise BadInputError(
+                f"data.train: too few different questions to take {rows} for {name} and train on others; give more "
+                f"rows, or lower data.{name}_rows"
+            )
         ranks = order[places]
         limit = np.partition(ranks, rows - 1)[rows - 1]
         keep = np.zeros(len(train.source), dtype=bool)
@@ -143,7 +148,7 @@ def split_from_train(train: Selection, data: DataConfig) -> dict[str, Selection]
         train.keep &= ~keep
         taken[name] = Selection(train.source, keep)
     if not train.keep.any():
-        raise BadInputError("data.train: all rows ask the same question, so no split leaves any to train on; give more")
+        raise BadInputError("data.train: the rows ask too few different questions to leave any to train on; give more")
     return taken
 
 

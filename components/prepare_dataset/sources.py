@@ -7,6 +7,7 @@ the order of its file names, files of other formats in it are left alone; hub da
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 from components.errors import BadInputError, PipelineError
 from components.prepare_dataset.config import FileSource, GeneratedSource, HubSource, describe_missing, is_local
 from components.prepare_dataset.readers import file_format
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,9 @@ def _from_hub(source: HubSource, name: str, columns: list[str], limit: int | Non
 
     shown = f"{source.hub} ({source.split})"
     try:
-        revision = HfApi().dataset_info(source.hub, revision=source.revision).sha
+        # A commit needs no look-up, so that a pinned dataset in the local cache works without network.
+        pinned = source.revision is not None and _COMMIT.fullmatch(source.revision)
+        revision = source.revision if pinned else HfApi().dataset_info(source.hub, revision=source.revision).sha
         rows = datasets.load_dataset(source.hub, source.name, split=source.split, revision=revision)
     except (RepositoryNotFoundError, RevisionNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
         raise BadInputError(

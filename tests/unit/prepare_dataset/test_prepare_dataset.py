@@ -54,8 +54,10 @@ def test_gsm8k_rows_become_prompts_with_gold_and_solution(prepare: Callable[...,
     assert len({row["id"] for row in rows.values()}) == 40
 
 
-def test_the_holdout_is_in_its_own_artifact_and_nowhere_else(prepare: Callable[..., Any]) -> None:
-    prepared = prepare(train=str(SAMPLE), gold="gsm8k")
+def test_the_holdout_is_in_its_own_artifact_and_nowhere_else(prepare: Callable[..., Any], write_rows: Any) -> None:
+    # Every row twice, so that a repeat of a holdout row is among what is dropped.
+    rows = [json.loads(line) for line in SAMPLE.read_text(encoding="utf-8").splitlines()] * 2
+    prepared = prepare(train=write_rows("rows.jsonl", rows), gold="gsm8k", max_duplicate_share=0.5, holdout_rows=36)
     dataset, holdout = fetch(prepared.dataset), fetch(prepared.holdout)
     assert sorted(p.name for p in dataset.iterdir() if p.name != "manifest.json") == [
         "report.json",
@@ -324,6 +326,12 @@ def test_too_many_repeats_are_refused(prepare: Callable[..., Any], write_rows: A
 def test_a_split_that_leaves_nothing_is_refused(prepare: Callable[..., Any], write_rows: Any) -> None:
     with pytest.raises(BadInputError, match=r"data.train has 10 usable rows, and 6 for holdout and 4 for validation"):
         prepare(train=write_rows("rows.jsonl", make_rows(10)), holdout_rows=6, validation_rows=4)
+
+
+def test_too_few_different_questions_are_refused(prepare: Callable[..., Any], write_rows: Any) -> None:
+    rows = [row | {"answer": str(n)} for n in range(5) for row in make_rows(2)]
+    with pytest.raises(BadInputError, match="too few different questions"):
+        prepare(train=write_rows("rows.jsonl", rows), holdout_rows=4, validation_rows=4)
 
 
 def test_kept_values_of_two_types_are_refused(prepare: Callable[..., Any], write_rows: Any) -> None:
