@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
 from huggingface_hub.errors import (
+    CachedRepoTreeNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
+    IncompleteSnapshotError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
@@ -34,15 +36,17 @@ class HubModel:
 
     Attributes:
         name: its id.
+        revision: branch, tag or commit that was asked for.
         commit: 40 hex digits.
         files: names of its files.
-        cached: folder of the hub's cache that holds it, when the hub could not be asked.
+        offline: whether the hub did not answer and its cache told this.
     """
 
     name: str
+    revision: str
     commit: str
     files: tuple[str, ...]
-    cached: Path | None = None
+    offline: bool
 
 
 def resolve(name: str, revision: str | None) -> HubModel:
@@ -56,18 +60,19 @@ def resolve(name: str, revision: str | None) -> HubModel:
         BadInputError: there is no such model or revision, or it may not be read.
         PipelineError: the hub does not answer and its cache does not hold the model.
     """
+    wanted = revision or constants.DEFAULT_REVISION
     try:
-        with _hub_errors(name, revision):
-            info = HfApi().model_info(name, revision=revision)
+        with _hub_errors(name, wanted):
+            info = HfApi().model_info(name, revision=wanted)
     except _UnreachableError as error:
-        try:
-            folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
-        except LocalEntryNotFoundError:
+        commit = _cached_commit(name, wanted)
+        if commit is None:
             raise PipelineError(str(error)) from error
-        log.warning("%s; going on with %s from %s", error, name, folder)
-        files = tuple(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        return HubModel(name, folder.name, files, folder)
-    return HubModel(name, str(info.sha), tuple(item.rfilename for item in info.siblings or ()))
+        log.warning("the hub does not answer; going on with %s at commit %s, downloaded before", name, commit)
+        files = tuple(item.path for item in get_cached_repo_tree(name, revision=commit))
+        return HubModel(name, wanted, commit, files, offline=True)
+    files = tuple(item.rfilename for item in info.siblings or ())
+    return HubModel(name, wanted, str(info.sha), files, offline=False)
 
 
 def download(model: HubModel, files: tuple[str, ...]) -> Path:
@@ -81,16 +86,38 @@ def download(model: HubModel, files: tuple[str, ...]) -> Path:
         The folder with them.
 
     Raises:
-        BadInputError: they may not be read.
+        BadInputError: they may not be read, or the disk of the hub's cache is full.
         PipelineError: the hub stopped answering.
     """
-    if model.cached is not None:
-        return model.cached
     try:
         with disk_errors(Path(constants.HF_HUB_CACHE)), _hub_errors(model.name, model.commit):
-            return Path(snapshot_download(model.name, revision=model.commit, allow_patterns=list(files)))
+            # By branch first, so that the hub's cache knows what the branch was when there is no network.
+            for revision in (model.revision, model.commit):
+                folder = snapshot_download(
+                    model.name, revision=revision, allow_patterns=list(files), local_files_only=model.offline
+                )
+                if Path(folder).name == model.commit:
+                    break
+            return Path(folder)
     except _UnreachableError as error:
         raise PipelineError(f"{error}; run again: what came is kept") from error
+
+
+def _cached_commit(name: str, revision: str) -> str | None:
+    """The commit that the hub's cache holds for a revision, with its list of files; None when it does not."""
+    try:
+        folder = snapshot_download(name, revision=revision, local_files_only=True)
+    except IncompleteSnapshotError as error:
+        # Only the files of the model were ever downloaded: as it should be.
+        folder = error.snapshot_path
+    except LocalEntryNotFoundError:
+        return None
+    commit = Path(folder).name
+    try:
+        get_cached_repo_tree(name, revision=commit)
+    except CachedRepoTreeNotFoundError:
+        return None
+    return commit
 
 
 class _UnreachableError(Exception):
@@ -117,10 +144,19 @@ def _hub_errors(name: str, revision: str | None) -> Iterator[None]:
         ) from error
     except HFValidationError as error:
         raise BadInputError(f"model.source: {name!r} is no valid hub id ({error})") from error
+    except HfHubHTTPError as error:
+        if error.response.status_code in (401, 403):
+            raise BadInputError(
+                f"model.source: {hub} refuses to give {name} ({error.response.status_code}); set HF_TOKEN to a token "
+                "of an account that may read it"
+            ) from error
+        raise _UnreachableError(
+            f"model.source: {hub} answered {error.response.status_code} when asked for {name}; try again later, or set "
+            "HF_ENDPOINT to a mirror (and HF_TOKEN for private models)"
+        ) from error
     except (
         OfflineModeIsEnabled,
         LocalEntryNotFoundError,
-        HfHubHTTPError,
         httpx.HTTPError,
         ConnectionError,
         TimeoutError,
