@@ -56,7 +56,7 @@ def hold_to_traps(
     rows = read_raw_rows(loaded, contract, CANDIDATE_ROWS)
     wanted, seed = loaded.smoke_test.rows, loaded.smoke_test.seed
     chosen = [rows[index] for index in choose_rows([row.gold for row in rows], wanted, seed)]
-    report = try_rewards(chosen, contract, loaded.rewards, loaded.smoke_test)
+    report = try_rewards(chosen, contract, loaded.rewards, loaded.smoke_test, judge_total=not only)
     print_report(report, table)
     if html is not None:
         write_page(report, loaded.smoke_test, html)

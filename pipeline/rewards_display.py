@@ -31,9 +31,11 @@ def print_report(report: SmokeTestReport, table: bool) -> None:
         console.print(_score_table(report))
     console.print(_reward_table(report))
     print_findings(console, report.findings)
-    kinds = len(report.table)
-    tried = f"{len(report.rewards)} rewards on {len(report.rows)} rows, {kinds} kinds of completions"
-    verdict = "[bold green]passed[/]" if report.passed else f"[bold red]failed: {len(report.failures)} findings[/]"
+    counts = (len(report.rewards), "reward"), (len(report.rows), "row"), (len(report.table), "kind")
+    rewards, rows, kinds = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+    failures = len(report.failures)
+    verdict = "[bold green]passed[/]" if report.passed else f"[bold red]failed, findings: {failures}[/]"
+    tried = f"{rewards} on {rows}, {kinds} of completions"
     console.print(f"{tried}: {verdict}")
     if not report.passed:
         console.print("Mend the rewards, or accept a finding by its name with a reason under smoke_test.waive.")

@@ -67,7 +67,7 @@ def check_columns(rewards: Sequence[Reward], rows: Sequence[Row]) -> tuple[list[
             f"data/reserved_{name}",
             "failure",
             f"the dataset has a column named `{name}`, which the trainer uses itself",
-            "Rename it in data.columns.",
+            "Leave it out of data.columns.keep, or rename it in the data.",
         )
         for name in sorted(RESERVED_COLUMNS & set(rows[0].columns))
     ]

@@ -25,6 +25,7 @@ PASSED_BY_TRAINER = frozenset(
 DROPPED_COLUMNS = frozenset({"prompt", "completion", "completion_ids"})
 """Dataset columns that TRL's trainer never hands to a reward (GRPOTrainer._calculate_rewards, 1.16)."""
 _CHARACTERS_A_TOKEN = 4
+_WARM_UP_SECONDS = 20.0  # a new worker's first batch may load packages (sympy, a model)
 _START_OF_TRAINING = SimpleNamespace(
     global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, is_world_process_zero=True, is_local_process_zero=True
 )
@@ -94,9 +95,9 @@ class Bench:
             contract: the section; completions are given whole, so its prefill is left out.
             smoke_test: limits.
         """
-        timeout = min(rewards.guard.timeout, max(1.0, BATCH * smoke_test.seconds_per_completion))
-        limits = rewards.guard.model_copy(update={"timeout": timeout})
-        self.config = rewards.model_copy(update={"guard": limits})
+        self.config = rewards
+        self._limit = min(rewards.guard.timeout, max(1.0, BATCH * smoke_test.seconds_per_completion))
+        self._first_limit = min(rewards.guard.timeout, max(self._limit, _WARM_UP_SECONDS))
         self.contract = contract.model_copy(update={"prefill": ""})
         self._guard: RewardGuard | None = None
 
@@ -141,6 +142,7 @@ class Bench:
     def _score_batch(self, batch: Sequence[Tried], scored: Scored) -> None:
         if self._guard is None:
             return
+        restarts = self._guard.restarts
         scores = self._guard.score(
             [item.row.prompt for item in batch],
             [[{"role": "assistant", "content": item.text}] for item in batch],
@@ -154,9 +156,16 @@ class Bench:
             Problem(failure.reward, str(failure.kind), failure.message, batch[failure.index], failure.traceback)
             for failure in scores.failures
         )
+        self._set_limit(self._limit if self._guard.restarts == restarts else self._first_limit)
+
+    def _set_limit(self, seconds: float) -> None:
+        if self._guard is not None:
+            limits = self.config.guard.model_copy(update={"timeout": seconds})
+            self._guard.config = self.config.model_copy(update={"guard": limits})
 
     def _open(self) -> None:
         self._guard = RewardGuard(self.config, self.contract, enforce=False).start()
+        self._set_limit(self._first_limit)
 
     def _close(self) -> None:
         if self._guard is not None:

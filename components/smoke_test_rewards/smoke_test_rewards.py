@@ -101,6 +101,7 @@ def try_rewards(
     *,
     sample: SampleGroups | None = None,
     temperature: float = 1.0,
+    judge_total: bool = True,
 ) -> SmokeTestReport:
     """Try the rewards: contract with the data, traps, and signal where there is something to sample with.
 
@@ -112,6 +113,7 @@ def try_rewards(
         sample: draws groups from the base model; None leaves the signal test out. It is not called when a reward could
             not be tried to the end.
         temperature: `sample` draws at, for the report.
+        judge_total: False when these are only some of a run's rewards, which make up no total.
 
     Raises:
         BadInputError: when a reward cannot be loaded.
@@ -130,8 +132,8 @@ def try_rewards(
             findings.append(_no_corpus(rows))
         behaviour_findings, behaviours = check_behaviour(bench, _ordinary(corpora), smoke_test)
         findings += behaviour_findings
-        whole = bench.names == [reward.name for reward in every]
-        held = [Held(reward.name, reward.weight, _aspect(reward)) for reward in bench.rewards]
+        whole = judge_total and bench.names == [reward.name for reward in every]
+        held = [Held(reward.name, reward.weight, _aspect(reward), _reads_gold(reward)) for reward in bench.rewards]
         weights = {reward.name: reward.weight for reward in held}
         tried, problems = _try_corpora(bench, corpora)
         findings += problem_findings(problems, sum(len(row.samples) for row in tried))
@@ -177,7 +179,7 @@ def require_passed(report: SmokeTestReport) -> None:
     where = f"\nReport: {report.reference}" if report.reference else ""
     listed = "\n".join(lines)
     raise GateFailedError(
-        f"the rewards failed the smoke test ({len(failures)} findings); nothing was trained.\n"
+        f"the rewards failed the smoke test (findings: {len(failures)}); nothing was trained.\n"
         f"{listed}{where}\nMend the rewards, or accept a finding by its name with a reason under smoke_test.waive."
     )
 
@@ -250,6 +252,12 @@ def _try_corpora(bench: Bench, corpora: Sequence[tuple[Row, list[Sample]]]) -> t
 def _honest_total(tried: Sequence[TriedRow], weights: dict[str, float]) -> float | None:
     plain = [total for row in tried if (total := totals(row, weights)[0]) is not None]
     return fmean(plain) if plain else None
+
+
+def _reads_gold(reward: Reward) -> bool:
+    """Whether a reward may compare with the gold answer; one of another aspect than value cannot be held to it."""
+    reads = reward.reads_anything or "answer" in (*reward.columns, *reward.optional_columns)
+    return reads or reward.aspect not in (None, "value")
 
 
 def _aspect(reward: Reward) -> str | None:

@@ -35,11 +35,14 @@ class Held:
         name: the reward's, or `total`.
         weight: in the total; a negative one turns "more" into "less".
         aspect: what it looks at; None when it declares nothing (then it is judged in the total only).
+        reads_gold: whether it compares with the gold answer; one that does not (it runs tests, say) owes nothing to
+            other phrasings of it.
     """
 
     name: str
     weight: float
     aspect: str | None
+    reads_gold: bool = True
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def judge_traps(rewards: Sequence[Held], tried: Sequence[TriedRow]) -> list[Find
     """
     weights = {reward.name: reward.weight for reward in rewards}
     findings: list[Finding] = []
-    for held in [*rewards, Held(TOTAL, 1.0, None)]:
+    for held in [*rewards, Held(TOTAL, 1.0, None, all(reward.reads_gold for reward in rewards))]:
         if held.aspect is None and held.name != TOTAL:
             continue
         seen: dict[tuple[str, Level], list[_Seen]] = {}
@@ -165,7 +168,11 @@ class _Seen:
 def _judge_row(held: Held, row: TriedRow, scores: Sequence[float | None]) -> list[_Seen]:
     sign = -1.0 if held.weight < 0 else 1.0
     pairs = [(s, sign * score) for s, score in zip(row.samples, scores, strict=True) if score is not None]
-    honest = [(s, score) for s, score in pairs if s.honest and s.only in (None, held.aspect)]
+    honest = [
+        (sample, score)
+        for sample, score in pairs
+        if sample.honest and sample.only in (None, held.aspect) and (held.reads_gold or not sample.rephrased)
+    ]
     traps = [(s, score) for s, score in pairs if not s.honest and (held.name == TOTAL or held.aspect in s.broken)]
     if not traps or not honest:
         return []
@@ -186,7 +193,7 @@ def _judge_row(held: Held, row: TriedRow, scores: Sequence[float | None]) -> lis
     for sample, score in honest if strict else ():
         subject, shown = (sample.title, "") if sample.shown == row.row.gold else (_HONEST, sample.shown)
         if worst is not None and score <= worst[1] + _SAME:
-            trap = f"{worst[0].title} (`{worst[0].shown}`)" if worst[0].shown else worst[0].title
+            trap = f"{worst[0].title} ({_short(worst[0].shown)})" if worst[0].shown else worst[0].title
             verdict = f"scored {sign * score:g}, wrong: no more than this trap: {trap}, {sign * worst[1]:g}"
             found.append(_Seen(sample.kind, "failure", subject, shown, verdict, row.row, honest=True))
         elif score < best - _SAME and held.name != TOTAL:
@@ -198,7 +205,7 @@ def _judge_row(held: Held, row: TriedRow, scores: Sequence[float | None]) -> lis
 def _in_words(name: str, cases: Sequence[_Seen], judged: int) -> str:
     """One sentence for all rows, with examples of honest phrasings from several."""
     first = cases[0]
-    shown = [f"`{text}`" for text in dict.fromkeys(case.shown for case in cases if case.shown)]
+    shown = [_short(text) for text in dict.fromkeys(case.shown for case in cases if case.shown)]
     subject = first.subject
     if shown and subject == _HONEST:
         subject += " " + ", ".join(shown[:_EXAMPLES]) + (" and the like" if len(shown) > _EXAMPLES else "")
@@ -210,4 +217,4 @@ def _in_words(name: str, cases: Sequence[_Seen], judged: int) -> str:
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return f"`{line if len(line) <= 40 else line[:37] + '...'}`"
+    return f"`{line if len(line) <= 60 else line[:57] + '...'}`"

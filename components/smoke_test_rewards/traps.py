@@ -38,7 +38,7 @@ _STRANGE = (
 _LOOK_ALIKE = str.maketrans({"a": "\N{CYRILLIC SMALL LETTER A}", "e": "\N{CYRILLIC SMALL LETTER IE}"})
 _LARGE = 100_000  # characters of a "100 kB" completion
 _LENGTHS = (250, 1000, 4000)  # words of honest reasoning, for rewards that ask for a length
-_LONGEST_GOLD = 200  # characters; a longer gold answer is prose or code, and its value is not rephrased
+_LONGEST_GOLD = 60  # characters; a longer gold answer is prose or code, and is not rephrased
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Sample:
         broken: the aspects that are broken in it (empty for honest ones).
         only: the one aspect that an honest completion speaks for (a very long one says nothing about the total); None
             for all.
+        rephrased: whether the gold answer is written in other words, which is nothing to a reward that does not
+            compare with it.
     """
 
     kind: str
@@ -80,6 +82,7 @@ class Sample:
     honest: bool
     broken: frozenset[str]
     only: str | None = None
+    rephrased: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class _Draft:
     shown: str
     also_breaks: frozenset[str] = frozenset()
     only: str | None = None
+    rephrased: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,18 @@ def build_samples(contract: Contract, row: Row, others: Sequence[str], *, large:
                 continue
             texts.add(draft.text)
             aspects = broken if honest else broken | draft.also_breaks
-            samples.append(Sample(draft.kind, draft.title, draft.text, draft.shown, honest, aspects, draft.only))
+            samples.append(
+                Sample(
+                    kind=draft.kind,
+                    title=draft.title,
+                    text=draft.text,
+                    shown=draft.shown,
+                    honest=honest,
+                    broken=aspects,
+                    only=draft.only,
+                    rephrased=draft.rephrased,
+                )
+            )
         if not samples or samples[0].kind != "plain":
             return []
     return samples
@@ -161,7 +176,7 @@ def _honest(contract: Contract, row: Row, large: bool) -> Iterator[_Draft]:
     write, gold = contract.write, row.gold
     reasoning = _reasoning(contract, row)
     for kind, title, answer in _phrasings(gold):
-        yield _Draft(kind, title, write(reasoning, answer), answer)
+        yield _Draft(kind, title, write(reasoning, answer), answer, rephrased=kind != "plain")
     pieces = _take_apart(contract, gold)
     if pieces is not None:
         head, middle, tail = pieces.head.strip(), re.sub(r"\s*\n\s*", "", pieces.middle), pieces.tail.strip()
@@ -193,7 +208,7 @@ def _reasoning(contract: Contract, row: Row) -> str:
 def _phrasings(gold: str) -> Iterator[tuple[str, str, str]]:
     """(kind, title, answer): ways a person might write this very answer."""
     yield "plain", "honest, plain", gold
-    if len(gold) > _LONGEST_GOLD:
+    if len(gold) > _LONGEST_GOLD or "\n" in gold:
         return
     number = read_number(gold)
     if number is None:
@@ -225,7 +240,8 @@ def _phrasings(gold: str) -> Iterator[tuple[str, str, str]]:
 
 def _wrapped(gold: str) -> Iterator[tuple[str, str, str]]:
     yield "boxed", "honest, in \\boxed{}", f"\\boxed{{{gold}}}"
-    yield "full_stop", "honest, with a full stop", f"{gold}."
+    if gold[-1:].isalnum():
+        yield "full_stop", "honest, with a full stop", f"{gold}."
     yield "bold", "honest, in markdown bold", f"**{gold}**"
 
 
@@ -239,7 +255,7 @@ def _traps(contract: Contract, row: Row, others: Sequence[str], large: bool) -> 
     wrong_answers = list(_wrong_answers(contract, gold, others))
     wrong = next((answer for _, _, answer in wrong_answers if not contract.equal(answer, gold)), "no answer")
     for kind, title, answer in wrong_answers:
-        yield _Draft(kind, title, write(reasoning, answer), answer)
+        yield _Draft(kind, title, write(reasoning, answer), answer, rephrased=kind != "plain")
     pieces = _take_apart(contract, gold)
     if pieces is not None:
         yield from _rearranged(pieces, reasoning, gold, wrong)
@@ -322,7 +338,8 @@ def _emptied(contract: Contract, pieces: _Pieces, gold: str) -> Iterator[_Draft]
     empty = pieces.head + pieces.middle + pieces.tail
     yield _Draft("empty_tags", "the format with nothing in it", empty, _start(empty))
     shown = _format_in_prompt(contract.system_prompt, pieces)
-    yield _Draft("placeholder_echoed", "the prompt's own placeholder given back", shown, _start(shown))
+    if shown:
+        yield _Draft("placeholder_echoed", "the prompt's own placeholder given back", shown, _start(shown))
     tight = re.sub(r"\s+", "", empty)
     yield _Draft("empty_tags_tight", "the format with nothing in it, not even a space", tight, _start(tight))
     blank = f"{pieces.head}{GENERIC_REASONING}{pieces.middle}{pieces.tail}"

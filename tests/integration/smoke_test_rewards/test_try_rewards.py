@@ -9,6 +9,7 @@ from components.contract.config import ContractConfig
 from components.errors import GateFailedError
 from components.rewards.config import PRESETS, RewardsConfig
 from components.smoke_test_rewards.config import SmokeTestConfig
+from components.smoke_test_rewards.rows import make_row
 from components.smoke_test_rewards.smoke_test_rewards import require_passed, try_rewards
 from components.smoke_test_rewards.traps import build_samples
 
@@ -81,9 +82,10 @@ def test_a_hostile_reward_is_contained_and_named(rows, hostile, name, finding):
     assert not [name for name in found if name.startswith("sound/")]
 
 
+@pytest.mark.slow
 def test_a_reward_that_sleeps_is_named_within_its_limit(rows, hostile):
     started = time.monotonic()
-    report = try_on(rows[:2], {"mine": hostile("sleeps"), "sound": hostile("sound")}, {"seconds_per_completion": 0.05})
+    report = try_on(rows[:2], {"mine": hostile("sleeps"), "sound": hostile("sound"), "guard": {"timeout": 2}})
     assert "mine/timed_out" in by_name(report)
     assert time.monotonic() - started < 40
 
@@ -126,11 +128,56 @@ def test_a_gold_answer_of_another_kind_is_named(rows):
     assert "data/no_honest_completion" in by_name(report)
 
 
+OF_ITS_KIND = {
+    "maths": ("number", ["72", "-3", "1920"], {}),
+    "qa": ("text", ["Paris", "the Nile", "George Orwell"], {}),
+    "summarisation": (
+        "text",
+        [
+            "The council voted on Monday to close the old bridge for two years while it is rebuilt, despite protests.",
+            "Scientists found that the ice sheet loses mass three times faster than in the nineties, at its edges.",
+            "Fire destroyed the market hall at night, but nobody was hurt, and traders hope to open again soon.",
+        ],
+        {},
+    ),
+    "code": (
+        "text",
+        ["def f(x):\n    return x + 1", "def f(x):\n    return x * 2"],
+        {"tests": [["assert f(5) == 6"], ["assert f(5) == 10"]]},
+    ),
+}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_every_preset_passes_on_rows_of_its_kind(preset, rows):
-    if preset != "maths":
-        pytest.skip("needs rows of its own kind")
-    assert try_on(rows, {"preset": preset}).passed
+def test_every_preset_passes_on_rows_of_its_kind(preset):
+    answer, golds, extra = OF_ITS_KIND[preset]
+    contract = build_contract(ContractConfig.model_validate({"answer": answer}))
+    rows = [
+        make_row(f"row {n}", {"prompt": contract.messages("?"), "answer": gold, **{k: v[n] for k, v in extra.items()}})
+        for n, gold in enumerate(golds)
+    ]
+    report = try_on(rows, {"preset": preset}, contract=contract)
+    assert report.passed, [finding.sentence for finding in report.failures]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "golds"),
+    [
+        ("choice", ["A", "C", "B"]),
+        ("set", ["a, b, c", "red, green"]),
+        ("list", ["a, b, c", "1, 2, 3"]),
+        ("latex", ["x^2+1", "\\frac{1}{2}", "\\sqrt{2}"]),
+        ("auto", ["12", "Paris"]),
+    ],
+)
+def test_the_defaults_pass_on_every_kind_of_answer(kind, golds):
+    contract = build_contract(ContractConfig.model_validate({"answer": kind}))
+    rows = [make_row(f"row {n}", {"prompt": contract.messages("?"), "answer": g}) for n, g in enumerate(golds)]
+    report = try_on(rows, {}, contract=contract)
+    assert report.findings == ()
+    assert len([line for line in report.table if not line.honest]) > 30
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from components.smoke_test_rewards.trap_checks import Held, TriedRow, judge_trap
 from components.smoke_test_rewards.traps import Row, Sample
 
 PLAIN = Sample("plain", "honest, plain", "1250", "1250", True, frozenset())
-COMMA = Sample("thousands_comma", "honest, with a thousands separator", "1,250", "1,250", True, frozenset())
+COMMA = Sample(
+    "thousands_comma", "honest, with a thousands separator", "1,250", "1,250", True, frozenset(), rephrased=True
+)
 WRONG = Sample("gold_plus_one", "answer off by one", "1251", "1251", False, frozenset({"value"}))
 BLOCKS = Sample("three_answer_blocks", "three answer blocks", "...", "three", False, frozenset({"value", "format"}))
 LARGE = Sample("large", "100 kB", "...", "100 kB", False, frozenset({"value", "length"}))
@@ -65,6 +67,11 @@ def test_a_very_long_honest_completion_speaks_for_length_rewards_only():
     assert judge_traps([Held("mine", 0.1, "length")], [row])[0].level == "warning"
     value = TriedRow(row.row, row.samples, {"mine": [1, 0, 0]})
     assert judge_traps([Held("mine", 1.0, "value")], [value]) == []
+
+
+def test_a_reward_that_does_not_compare_with_the_gold_answer_owes_nothing_to_its_phrasings():
+    row = tried(mine=[1, 0, 0, 0, 0])
+    assert judge_traps([Held("mine", 1.0, "value", reads_gold=False)], [row]) == []
 
 
 def test_a_negative_weight_turns_more_into_less():
