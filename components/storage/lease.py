@@ -132,12 +132,16 @@ def hold(
     """
     lease = Lease(store, name, what=what, ttl_s=ttl_s)
     deadline = time.monotonic() + wait_s
+    told = False
     while (owner := lease.acquire()) is not None:
         if time.monotonic() >= deadline:
             raise PipelineError(
                 f"{store.uri}/{name} is in use by {owner}; wait for it to end, or stop it (a dead one is replaced "
                 f"after {ttl_s:.0f} s)"
             )
+        if not told:
+            log.info("%s/%s is in use by %s; waiting for it for at most %.0f s", store.uri, name, owner, wait_s)
+            told = True
         time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
     try:
         yield lease

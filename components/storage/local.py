@@ -22,7 +22,16 @@ from urllib.parse import unquote, urlsplit
 from components.errors import BadInputError, PipelineError
 from components.storage.config import StoreConfig
 from components.storage.disk import disk_errors, require_space, sha256_of, snapshot
-from components.storage.manifest import MANIFEST, FileEntry, Manifest, make_manifest, verify_directory
+from components.storage.manifest import (
+    MANIFEST,
+    FileEntry,
+    Manifest,
+    checked_manifest,
+    make_manifest,
+    require_same,
+    verify_directory,
+    verify_in_place,
+)
 from components.storage.references import Reference
 from components.storage.store import Note, NoteChangedError, check_key, key_within
 
@@ -83,19 +92,8 @@ class FileStore:
     def read_manifest(self, reference: Reference | str) -> Manifest:
         """See `ArtifactStore.read_manifest`."""
         key = check_key(reference) if isinstance(reference, str) else key_within(self.uri, reference)
-        where = f"{self.uri}/{key}"
-        content = self._manifest_bytes(key)
-        if content is None:
-            raise PipelineError(
-                f"{where} holds no complete artifact (no {MANIFEST}); run the step that writes it again"
-            )
-        digest = hashlib.sha256(content).hexdigest()
-        if isinstance(reference, Reference) and digest != reference.digest:
-            raise PipelineError(
-                f"{where} holds another artifact than the one meant ({MANIFEST} has sha256 {digest[:12]}..., the "
-                f"reference {reference.digest[:12]}...); run again from the step that wrote it"
-            )
-        return Manifest.from_bytes(content, where)
+        digest = reference.digest if isinstance(reference, Reference) else None
+        return checked_manifest(self._manifest_bytes(key), f"{self.uri}/{key}", digest)
 
     def written_s_ago(self, key: str) -> float:
         """See `ArtifactStore.written_s_ago`."""
@@ -224,11 +222,7 @@ class FileStore:
         there = self._manifest_bytes(key)
         if there is None:
             return False
-        if there != content:
-            raise PipelineError(
-                f"{self.uri}/{key} already holds other content, written by another run with the same key; artifacts "
-                "are never overwritten: use that one, or delete it and run again"
-            )
+        require_same(there, content, f"{self.uri}/{key}")
         if directory is not None:
             target = self.root / key
             for entry in manifest.files:
@@ -257,16 +251,7 @@ class FileStore:
         manifest = self.read_manifest(reference)
         where = reference.uri if isinstance(reference, Reference) else f"{self.uri}/{reference}"
         if manifest.location is not None:
-            folder = Path(manifest.location)
-            verify_directory(
-                folder,
-                manifest,
-                where=f"{where}, used in place",
-                mend=f"the folder {folder} changed since it was imported, or this machine does not have it: put the "
-                "files back, run from the import on, or set model.mirror: true",
-                extra_files=True,
-            )
-            return manifest, folder
+            return manifest, verify_in_place(manifest, where)
         key = reference if isinstance(reference, str) else key_within(self.uri, reference)
         folder = self.root / key
         mend = f"it was changed or damaged after it was written: delete {folder} and run again, its step writes it anew"

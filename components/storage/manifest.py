@@ -159,6 +159,60 @@ def verify_directory(directory: Path, manifest: Manifest, *, where: str, mend: s
         raise DamagedArtifactError(f"{where}: {fault}; {mend}")
 
 
+def verify_in_place(manifest: Manifest, where: str) -> Path:
+    """The folder outside the store that an artifact is used from, its files compared with the manifest.
+
+    Raises:
+        DamagedArtifactError: when it changed, or is not on this machine.
+    """
+    folder = Path(str(manifest.location))
+    verify_directory(
+        folder,
+        manifest,
+        where=f"{where}, used in place",
+        mend=f"the folder {folder} changed since it was imported, or this machine does not have it: put the files "
+        "back, run from the import on, or set model.mirror: true",
+        extra_files=True,
+    )
+    return folder
+
+
+def checked_manifest(content: bytes | None, where: str, digest: str | None) -> Manifest:
+    """The manifest that a store found, or the reason why it is not the one that was meant.
+
+    Args:
+        content: bytes of `manifest.json`; None when there is none.
+        where: URI of the artifact.
+        digest: what its sha256 must be; None for any.
+
+    Raises:
+        PipelineError: there is none, or another one.
+        DamagedArtifactError: it is no manifest.
+    """
+    if content is None:
+        raise PipelineError(f"{where} holds no complete artifact (no {MANIFEST}); run the step that writes it again")
+    found = hashlib.sha256(content).hexdigest()
+    if digest is not None and found != digest:
+        raise PipelineError(
+            f"{where} holds another artifact than the one meant ({MANIFEST} has sha256 {found[:12]}..., the reference "
+            f"{digest[:12]}...); run again from the step that wrote it"
+        )
+    return Manifest.from_bytes(content, where)
+
+
+def require_same(there: bytes, ours: bytes, where: str) -> None:
+    """Refuse to write over an artifact with other content.
+
+    Raises:
+        PipelineError: when the two manifests differ.
+    """
+    if there != ours:
+        raise PipelineError(
+            f"{where} already holds other content, written by another run with the same key; artifacts are never "
+            "overwritten: use that one, or delete it and run again"
+        )
+
+
 def find_fault(directory: Path, manifest: Manifest, *, extra_files: bool = False) -> str | None:
     """The first difference between a folder and its manifest in words, cheap checks first; None when they agree."""
     if not directory.is_dir():

@@ -30,9 +30,11 @@ from components.storage.manifest import (
     MANIFEST,
     DamagedArtifactError,
     Manifest,
+    checked_manifest,
     find_fault,
     make_manifest,
-    verify_directory,
+    require_same,
+    verify_in_place,
 )
 from components.storage.references import Reference
 from components.storage.s3_client import error_code, explain_s3_error, make_client, s3_errors
@@ -80,7 +82,8 @@ class S3Store:
         before = snapshot(directory)
         manifest = make_manifest(directory, provenance)
         content = manifest.to_bytes()
-        with self._errors(check_key(key)):
+        names = {entry.path for entry in manifest.files}
+        with disk_errors(directory), self._errors(check_key(key)):
             if self._is_complete(key, manifest):
                 return self._reference(key, content)
             self._refuse_nesting(key)
@@ -88,7 +91,7 @@ class S3Store:
                 # Looked at again: whoever held the lease may just have finished.
                 if not self._is_complete(key, manifest):
                     sizes = {path: size for path, (size, _etag) in self._list(key).items()}
-                    stale = [path for path in sizes if path not in _names(manifest)]
+                    stale = [path for path in sizes if path not in names]
                     for path in stale:
                         if path.endswith(f"/{MANIFEST}"):
                             raise BadInputError(f"key {key!r} has the artifact {path} inside; choose a key beside it")
@@ -130,20 +133,10 @@ class S3Store:
     def read_manifest(self, reference: Reference | str) -> Manifest:
         """See `ArtifactStore.read_manifest`."""
         key = self._key(reference)
-        where = f"{self.uri}/{key}"
         with self._errors(key):
             content = self._manifest_bytes(key)
-        if content is None:
-            raise PipelineError(
-                f"{where} holds no complete artifact (no {MANIFEST}); run the step that writes it again"
-            )
-        digest = hashlib.sha256(content).hexdigest()
-        if isinstance(reference, Reference) and digest != reference.digest:
-            raise PipelineError(
-                f"{where} holds another artifact than the one meant ({MANIFEST} has sha256 {digest[:12]}..., the "
-                f"reference {reference.digest[:12]}...); run again from the step that wrote it"
-            )
-        return Manifest.from_bytes(content, where)
+        digest = reference.digest if isinstance(reference, Reference) else None
+        return checked_manifest(content, f"{self.uri}/{key}", digest)
 
     def written_s_ago(self, key: str) -> float:
         """See `ArtifactStore.written_s_ago`."""
@@ -156,11 +149,12 @@ class S3Store:
         manifest = self.read_manifest(reference)
         key = self._key(reference)
         if manifest.location is not None:
-            self._verify_in_place(manifest, f"{self.uri}/{key}")
+            verify_in_place(manifest, f"{self.uri}/{key}")
             return manifest
         with self._errors(key):
             there = self._list(key)
-            fault = next((f"{path!r} is not in the manifest" for path in there if path not in _names(manifest)), None)
+            names = {entry.path for entry in manifest.files}
+            fault = next((f"{path!r} is not in the manifest" for path in there if path not in names), None)
             for entry in manifest.files:
                 if entry.path not in there:
                     fault = fault or f"{entry.path!r} is missing"
@@ -182,7 +176,7 @@ class S3Store:
         """See `ArtifactStore.fetch`. The folder in the cache is named by the artifact's digest."""
         manifest = self.read_manifest(reference)
         if manifest.location is not None:
-            return self._verify_in_place(manifest, reference.uri)
+            return verify_in_place(manifest, reference.uri)
         key = self._key(reference)
         target = cache / reference.digest
         wanted = [
@@ -326,16 +320,9 @@ class S3Store:
         content = self._manifest_bytes(key)
         if content is None:
             return False
-        self._require_same(key, content, manifest.to_bytes())
+        require_same(content, manifest.to_bytes(), f"{self.uri}/{key}")
         there = self._list(key)
         return all(there.get(entry.path, (-1, ""))[0] == entry.size for entry in manifest.files)
-
-    def _require_same(self, key: str, there: bytes, ours: bytes) -> None:
-        if there != ours:
-            raise PipelineError(
-                f"{self.uri}/{key} already holds other content, written by another run with the same key; artifacts "
-                "are never overwritten: use that one, or delete it and run again"
-            )
 
     def _put_manifest(self, key: str, content: bytes) -> None:
         """Write the manifest if there is none.
@@ -358,24 +345,12 @@ class S3Store:
             there = self._manifest_bytes(key)
             if there is None:
                 raise PipelineError(f"{self.uri}/{key} was deleted while it was written; run again") from error
-            self._require_same(key, there, content)
+            require_same(there, content, f"{self.uri}/{key}")
 
     def _refuse_nesting(self, key: str) -> None:
         for above in sorted(_above(key)):
             if self._manifest_bytes(above) is not None:
                 raise BadInputError(f"key {key!r} lies inside the artifact {self.uri}/{above}; choose a key beside it")
-
-    def _verify_in_place(self, manifest: Manifest, where: str) -> Path:
-        folder = Path(str(manifest.location))
-        verify_directory(
-            folder,
-            manifest,
-            where=f"{where}, used in place",
-            mend=f"the folder {folder} changed since it was imported, or this machine does not have it: put the files "
-            "back, run from the import on, or set model.mirror: true",
-            extra_files=True,
-        )
-        return folder
 
     def _objects(self, prefix: str) -> Iterator[tuple[str, int, str, datetime]]:
         """Full key, size, ETag and time of every object below a prefix."""
@@ -451,10 +426,6 @@ def _above(key: str) -> set[str]:
 
 def _hidden(key: str) -> bool:
     return any(part.startswith(".") for part in key.split("/"))
-
-
-def _names(manifest: Manifest) -> frozenset[str]:
-    return frozenset(entry.path for entry in manifest.files)
 
 
 def _lost_the_race(error: failures.ClientError) -> bool:
