@@ -191,8 +191,12 @@ class Equality:
             if value is not None:
                 return format_number(value)
         if self.config.kind == "choice":
-            return read_choice(answer, self.config.choices) or self._text(answer)
-        return self._text(answer)
+            letter = read_choice(answer, self.config.choices)
+            if letter:
+                return letter
+        text = self._text(answer)
+        # "12:" is no number and must not become one.
+        return answer.strip() if self._numeric and self._number(text) is not None else text
 
 
 @lru_cache(maxsize=65536)

@@ -12,6 +12,7 @@ _END_TOKEN = re.compile(
     r"|</s>|<eos>|<end_of_turn>|<turn\|>|<\|END_OF_TURN_TOKEN\|>|<｜end▁of▁sentence｜>|<\|EOT\|>|<EOT>|\[EOS\])\Z"
 )
 _LONGEST_END_TOKEN = 32
+_MOST_END_TOKENS = 100
 
 _MINUS = "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
 _REPLACED = {
@@ -69,11 +70,15 @@ def plain_characters(text: str) -> str:
 
 
 def without_end_tokens(text: str) -> str:
-    """The text without end-of-turn tokens, and the white space between them, at its end."""
+    """The text without end-of-turn tokens, and the white space between them, at its end.
+
+    A text that ends in more than 100 of them is left as it is.
+    """
     kept = end = len(text)
+    tokens = 0
     while end:
         if text[end - 1].isspace():
-            end -= 1
+            end = len(text[:end].rstrip())
             continue
         if text[end - 1] not in ">]":
             break
@@ -82,4 +87,7 @@ def without_end_tokens(text: str) -> str:
             break
         end -= token.end() - token.start()
         kept = end
+        tokens += 1
+        if tokens > _MOST_END_TOKENS:
+            return text
     return text if kept == len(text) else text[:kept]

@@ -65,7 +65,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{\w+\*?\}")
 _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?)")
 _ROOT_INDEX = re.compile(r"\\sqrt\s*\[\s*\d{1,2}\s*\]\s*\{")
-_CONSTANT_CHARACTERS = re.compile(r"[\w\s{}()+\-*/^.!|]*")
+_CONSTANT_CHARACTERS = re.compile(r"[^\W_]*(?:[\s{}()+\-*/^.!|]+[^\W_]*)*")
 _HOPELESS = re.compile(
     r"""\\boxed                      # several boxes; the only one has been opened
     | \d{40} | \.\. | … | \\[lc]?dots   # endless numbers
@@ -167,7 +167,7 @@ def _is_constant_expression(text: str) -> bool:
     """Whether an expression has digits or constants, functions of them, and nothing else."""
     if not all(command in _NUMBER_COMMANDS for command in _COMMAND.findall(text)):
         return False
-    bare = _COMMAND.sub(" ", _ROOT_INDEX.sub(r"\\sqrt{", text))
+    bare = _COMMAND.sub(" ", _ROOT_INDEX.sub(r"\\sqrt{", text.replace("\\log_", "\\log ")))
     if not _CONSTANT_CHARACTERS.fullmatch(bare) or any(w != "e" and w not in _FUNCTIONS for w in _WORD.findall(bare)):
         return False
     return bool(re.search(r"\d|\\pi|e", text))

@@ -48,6 +48,7 @@ _QUICK = re.compile(
     r"(?P<whole>\d{1,18}|[1-9]\d{0,2}(?:(?:,|\{,\})\d{3}){1,5})(?:\.(?P<decimals>\d{1,18}))?"
     r"(?: (?P<word>[a-z]{3,20}))?(?P<close>\})?\.?\s*"
 )
+_QUICK_FRACTION = re.compile(r"\s*(-?)\\[dt]?frac\{(-?\d{1,18})\}\{(\d{1,18})\}\s*")
 _REFUSED_WORDS = AFTER_REFUSED | NUMBER_WORDS | SIGN_WORDS | frozenset(SCALES) | {"percent", "percents", "pct", "per"}
 
 
@@ -61,7 +62,9 @@ def read_number(text: str, percent: Percent = "drop") -> Number | None:
     Returns:
         An int where the value is whole, else a Fraction in lowest terms; None where the text is not exactly one number.
     """
-    match = _QUICK.fullmatch(text)
+    if len(text) > _CACHED_LENGTH:
+        text = text.strip()
+    match = _QUICK.fullmatch(text) if len(text) <= _CACHED_LENGTH else None
     if match:
         boxed, sign, whole, decimals, word, close = match.groups()
         if (boxed is None) == (close is None) and (word is None or word not in _REFUSED_WORDS):
@@ -71,9 +74,14 @@ def read_number(text: str, percent: Percent = "drop") -> Number | None:
                 return -int(whole) if sign else int(whole)
             value = Fraction(int(whole + decimals), 10 ** len(decimals))
             return -value if sign else value
-    if len(text) <= _CACHED_LENGTH:
-        return _read_cached(text, percent)
-    return _read(text, percent)
+    if len(text) > _CACHED_LENGTH:
+        return _read(text, percent)
+    match = _QUICK_FRACTION.fullmatch(text)
+    if match and (denominator := int(match[3])):
+        value = Fraction(int(match[2]), denominator)
+        value = -value if match[1] else value
+        return value.numerator if value.denominator == 1 else value
+    return _read_cached(text, percent)
 
 
 def format_number(value: Number) -> str:
@@ -161,8 +169,8 @@ _COMMANDS = {
 _GREEK = frozenset(
     ("alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu", "phi", "rho", "sigma", "tau", "omega")
 )
-_SPACES = re.compile(r"\\[,;: ]|\\thinspace(?![A-Za-z])")
-_EMPHASIS = re.compile(r"(?<![\w*`])(\*{1,3}|`{1,3}|_{1,3})(?=[^\s*_`])([^*`\n]*?[^\s*_`]|[^\s*_`])\1(?![\w*`])")
+_SPACES = re.compile(r"\\[,;: ]|\\thinspace(?![A-Za-z])|~(?=\\)|(?<=\})~")
+_EMPHASIS = re.compile(r"(?<![\w*`'])(\*{1,3}|`{1,3}|_{1,3}|')(?=[^\s*_`'])([^*`\n]*?[^\s*_`]|[^\s*_`])\1(?![\w*`'])")
 _VULGAR = {
     **{"¼": (1, 4), "½": (1, 2), "¾": (3, 4), "⅐": (1, 7), "⅑": (1, 9), "⅒": (1, 10), "⅓": (1, 3), "⅔": (2, 3)},
     **{"⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5), "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8)},

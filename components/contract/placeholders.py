@@ -11,7 +11,7 @@ MAX_LENGTH = 200
 """A longer text is content."""
 
 _FILLER = re.compile(r"(?:[.…]+|[_\-–—*·•\s]{2,}|[\s.…_]+|\?+)")
-_BRACKETED = re.compile(r"[\[<({«](.*)[\]>)}»]", re.DOTALL)
+_BRACKETED = re.compile(r"[\[<({«](?!/)(.*)[\]>)}»]", re.DOTALL)
 _EMPHASIS = "*_`\"'“”‘’ \t\r\n"
 _CUES = frozenset(
     """your answer answers final result number value insert here solution thinking thought thoughts reasoning steps

@@ -14,6 +14,7 @@ from components.contract.words import SCALES
 _SAID = re.compile(r"answer\s{1,8}is\b\s{0,8}:?", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\n|[.;]\s|[.;]?</?[A-Za-z]|[.;]?$")
 _WINDOW = 1000
+_DIGIT = re.compile(r"\d")
 _NUMBER = re.compile(
     r"(?:(?<![\w.,)])[-−–+])?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?%?"
     rf"(?:[ ](?:{'|'.join(sorted(SCALES))})\b)?"
@@ -33,12 +34,24 @@ def read_anywhere(text: str, is_placeholder: Callable[[str], bool]) -> str | Non
     for content, _, _ in reversed(boxed(text)):
         if content.strip() and not is_placeholder(content.strip()):
             return content.strip()
-    said = deque(_SAID.finditer(text), maxlen=1)
+    said = _last(_SAID, text)
     if said:
-        rest = text[said[0].end() : said[0].end() + _WINDOW].lstrip()
+        rest = text[said.end() : said.end() + _WINDOW].lstrip()
         end = _SENTENCE_END.search(rest)
         sentence = (rest[: end.start()] if end else rest).strip()
         if sentence and not is_placeholder(sentence):
             return sentence
-    numbers = deque(_NUMBER.finditer(text), maxlen=1)
-    return numbers[0][0] if numbers else None
+    number = _last(_NUMBER, text) if _DIGIT.search(text) else None
+    return number[0] if number else None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The last match in a text, looked for from the end."""
+    size = 4 * _WINDOW
+    while True:
+        start = max(0, len(text) - size)
+        found = deque(pattern.finditer(text, start), maxlen=1)
+        # A match near the start of the window may have been cut by it.
+        if start == 0 or (found and found[0].start() > start + _WINDOW):
+            return found[0] if found else None
+        size *= 16

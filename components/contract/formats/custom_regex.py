@@ -13,7 +13,7 @@ from typing import Any
 from components.contract.compliance import Reading, Reason
 from components.errors import BadInputError
 
-SECONDS = 0.3
+SECONDS = 0.2
 """Time limit for one match."""
 MAX_MATCHES = 64
 

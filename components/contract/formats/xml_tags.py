@@ -9,10 +9,14 @@ reasoning that never ends hides nothing, and an answer that is opened and not cl
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from components.contract.compliance import Reading, Reason
+
+MAX_TAGS = 10_000
+"""A text with more of the format's tags is no response, whatever they enclose."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,11 @@ class XmlTags:
     def __post_init__(self) -> None:
         names = f"{re.escape(self.reasoning_tag)}|{re.escape(self.answer_tag)}"
         object.__setattr__(self, "_tags", re.compile(f"<(/?)({names})>"))
+        literals = tuple(f"<{s}{name}>" for name in (self.reasoning_tag, self.answer_tag) for s in ("", "/"))
+        object.__setattr__(self, "_literals", literals)
 
     _tags = re.compile("")
+    _literals: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -74,18 +81,17 @@ class XmlTags:
 
     def _read_plain(self, text: str, is_placeholder: Callable[[str], bool]) -> Reading | None:
         """The common case without a token list: None when the text is not strictly in the format."""
-        r, a = self.reasoning_tag, self.answer_tag
         text = text.strip()
-        start, end = f"<{r}>", f"</{a}>"
+        start, close, opening, end = self._literals
         if not text.startswith(start) or not text.endswith(end):
             return None
-        close = text.find(f"</{r}>")
-        opening = text.find(f"<{a}>", close)
-        if close < 0 or opening < 0 or len(self._tags.findall(text)) != 4:
+        behind = text.find(close)
+        before = text.find(opening, behind)
+        if behind < 0 or before < 0 or any(text.count(tag) != 1 for tag in self._literals):
             return None
-        body = text[len(start) : close].strip()
-        between = text[close + len(r) + 3 : opening]
-        answer = text[opening + len(a) + 2 : -len(end)].strip()
+        body = text[len(start) : behind].strip()
+        between = text[behind + len(close) : before]
+        answer = text[before + len(opening) : -len(end)].strip()
         if not body or not answer or (between and not between.isspace()):
             return None
         if is_placeholder(body) or is_placeholder(answer):
@@ -95,6 +101,9 @@ class XmlTags:
     def _read_any(self, text: str, is_placeholder: Callable[[str], bool]) -> Reading:
         """Any text: the answer if exactly one block outside the reasoning holds one, and all that is wrong."""
         reasons: dict[Reason, None] = {}
+        if sum(text.count(tag) for tag in self._literals) > MAX_TAGS:
+            many = text.count(self._literals[2]) > 1
+            return Reading(None, (Reason.MULTIPLE_ANSWERS if many else Reason.MULTIPLE_REASONINGS,))
         tags = [_Tag(m.start(), m.end(), bool(m[1]), m[2] == self.answer_tag) for m in self._tags.finditer(text)]
         blocks, unclosed, stray = _pair_reasonings(tags)
         if unclosed:
@@ -159,8 +168,7 @@ class XmlTags:
         return Reading(answer, tuple(reasons))
 
 
-@dataclass(frozen=True, slots=True)
-class _Tag:
+class _Tag(NamedTuple):
     """A tag of the format in a text: where it starts and ends, and which it is."""
 
     start: int
