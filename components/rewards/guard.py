@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 600
 SOCKET_SECONDS = 30
 """Longest pause inside one message; a reward that wrote into the worker's socket would otherwise leave both waiting."""
+ENDING_SECONDS = 5
+"""How long a worker that hung up may take to end, so that its exit code can be told."""
 KILLS_PER_SEARCH = 3
 """How often one batch may kill the worker while the guilty completion is searched; the rest then counts as guilty."""
 LEAST_SINGLE_SECONDS = 5.0
@@ -446,8 +448,8 @@ class RewardGuard:
                     if done:
                         message += f" ({len(done)} rewards before it are part of that time)"
                     broken = FailureKind.TIMED_OUT, message, ""
-        except (EOFError, OSError, ValueError):
-            broken = FailureKind.DIED, *self._obituary()
+        except (EOFError, OSError, ValueError) as error:
+            broken = FailureKind.DIED, *self._obituary(error)
         spent = time.monotonic() - started
         if broken is not None:
             self._restart()
@@ -460,14 +462,17 @@ class RewardGuard:
             raise PipelineError("the reward worker is not running")
         return self._connection
 
-    def _obituary(self) -> tuple[str, str]:
+    def _obituary(self, error: Exception) -> tuple[str, str]:
         """How the worker ended, and its native traceback when it crashed."""
-        process = self._process
+        hung_up = isinstance(error, EOFError | ConnectionError)
         code: int | None = None
-        if process is not None:
+        if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(timeout=5)
-        how = "closed its connection" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
+                code = self._process.wait(timeout=ENDING_SECONDS if hung_up else 0)
+        if code is not None:
+            how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        else:
+            how = "it closed its connection" if hung_up else "it wrote into its connection"
         trace = ""
         if self._crash_log is not None:
             self._crash_log.seek(0)
@@ -489,8 +494,8 @@ class RewardGuard:
             self._connection.send_bytes(pickle.dumps({"kind": "load_state", "states": self._states}))
             if self._connection.poll(self.config.guard.start_timeout):
                 problem = json.loads(self._connection.recv_bytes())["problem"]
-        except (EOFError, OSError, ValueError):
-            problem, _ = self._obituary()
+        except (EOFError, OSError, ValueError) as error:
+            problem, _ = self._obituary(error)
         if problem:
             self._kill()
             raise PipelineError(f"a reward's load_state_dict failed: {problem}")
@@ -534,8 +539,8 @@ class RewardGuard:
                     "loading something large: raise rewards.guard.start_timeout"
                 )
             answer = json.loads(self._connection.recv_bytes())
-        except (EOFError, OSError, ValueError):
-            message, trace = self._obituary()
+        except (EOFError, OSError, ValueError) as error:
+            message, trace = self._obituary(error)
             self._kill()
             raise PipelineError(f"the reward worker could not start: a reward's import {message}\n{trace}") from None
         except PipelineError:
