@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from components.rewards.build import Reward
 from components.rewards.config import RewardConfig
+from components.rewards.guard import FailureKind
 from components.smoke_test_rewards.config import SmokeTestConfig
 from components.smoke_test_rewards.findings import Finding, Level
 from components.smoke_test_rewards.scoring import BATCH, DROPPED_COLUMNS, PASSED_BY_TRAINER, Bench, Problem, Tried
@@ -17,24 +18,19 @@ from components.smoke_test_rewards.traps import Row
 RESERVED_COLUMNS = PASSED_BY_TRAINER | {"completion"}
 """Names that TRL 1.16 passes itself, drops or overwrites (GRPOTrainer._calculate_rewards)."""
 _SAME = 1e-9
-_WHAT = {
-    "exception": "raised",
-    "wrong_length": "broke the signature:",
-    "wrong_type": "broke the signature:",
-    "not_a_number": "broke the signature:",
-    "not_finite": "gave a score that is no finite number:",
-    "timed_out": "hung:",
-    "died": "crashed:",
+WHAT_AND_MEND = {
+    FailureKind.EXCEPTION: ("raised", "It must score any text; give 0 for what it cannot read."),
+    FailureKind.WRONG_LENGTH: ("broke the signature:", "It must return one score for each completion."),
+    FailureKind.WRONG_TYPE: ("broke the signature:", "It must return a list with one score for each completion."),
+    FailureKind.NOT_A_NUMBER: ("broke the signature:", "A score is a number, or None where it does not apply."),
+    FailureKind.NOT_FINITE: (
+        "gave a score that is no finite number:",
+        "One infinite score spoils a whole training step; give a bounded one.",
+    ),
+    FailureKind.TIMED_OUT: ("hung:", "Make it faster, or raise smoke_test.seconds_per_completion."),
+    FailureKind.DIED: ("crashed:", "Something in it ends the process; the step's log has the native traceback."),
 }
-_MEND = {
-    "exception": "It must score any text; give 0 for what it cannot read.",
-    "wrong_length": "It must return one score for each completion.",
-    "wrong_type": "It must return a list with one number (or None) for each completion.",
-    "not_a_number": "It must return numbers, or None where it does not apply.",
-    "not_finite": "One infinite score spoils a whole training step; give a bounded one.",
-    "timed_out": "Make it faster, or raise smoke_test.seconds_per_completion.",
-    "died": "It ended its process; see the log for the native traceback.",
-}
+"""For each way of failing: how a finding puts it, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -145,17 +141,18 @@ def problem_findings(problems: Sequence[Problem], count: int) -> list[Finding]:
         problems: what failed.
         count: completions scored in all.
     """
-    grouped: dict[tuple[str, str], list[Problem]] = {}
+    grouped: dict[tuple[str, FailureKind], list[Problem]] = {}
     for problem in problems:
         grouped.setdefault((problem.reward, problem.kind), []).append(problem)
     findings = []
     for (reward, kind), found in grouped.items():
         first = found[0]
+        what, mend = WHAT_AND_MEND[kind]
         sentence = (
-            f"{reward}: {_WHAT[kind]} {first.message} on {first.tried.shown} ({first.tried.row.label}); "
+            f"{reward}: {what} {first.message} on {first.tried.shown} ({first.tried.row.label}); "
             f"{len(found)} of {count} completions"
         )
-        findings.append(Finding(f"{reward}/{kind}", "failure", sentence, _MEND[kind]))
+        findings.append(Finding(f"{reward}/{kind}", "failure", sentence, mend))
     return findings
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from components.contract.config import ContractConfig
 from components.rewards.build import Reward
 from components.rewards.config import RewardsConfig
-from components.rewards.guard import RewardGuard
+from components.rewards.guard import FailureKind, RewardGuard
 from components.smoke_test_rewards.config import SmokeTestConfig
 from components.smoke_test_rewards.traps import Row
 
@@ -55,14 +55,14 @@ class Problem:
 
     Attributes:
         reward: its name.
-        kind: the guard's name for how (`exception`, `timed_out`, ...).
+        kind: the guard's name for how.
         message: what happened.
         tried: the completion it failed on.
         traceback: of the reward's own code; empty when there is none.
     """
 
     reward: str
-    kind: str
+    kind: FailureKind
     message: str
     tried: Tried
     traceback: str = ""
@@ -96,6 +96,7 @@ class Bench:
             smoke_test: limits.
         """
         self.config = rewards
+        self._section = rewards
         self._limit = min(rewards.guard.timeout, max(1.0, BATCH * smoke_test.seconds_per_completion))
         self._first_limit = min(rewards.guard.timeout, max(self._limit, _WARM_UP_SECONDS))
         self.contract = contract.model_copy(update={"prefill": ""})
@@ -120,12 +121,15 @@ class Bench:
 
     def drop(self, names: Collection[str]) -> None:
         """Go on without some rewards."""
-        left = [name for name in self.names if name not in names]
-        if len(left) == len(self.names):
+        self.use([name for name in self.names if name not in names])
+
+    def use(self, names: Sequence[str]) -> None:
+        """Go on with these rewards of the section, in a new worker where they are others than now."""
+        if list(names) == self.names:
             return
         self._close()
-        if left:
-            self.config = self.config.only(left)
+        if names:
+            self.config = self._section.only(list(names))
             self._open()
 
     def score(self, tried: Sequence[Tried]) -> Scored:
@@ -153,7 +157,7 @@ class Bench:
             scored.values[name].extend(scores.values[name])
             scored.seconds[name] += scores.seconds_by_reward[name]
         scored.problems.extend(
-            Problem(failure.reward, str(failure.kind), failure.message, batch[failure.index], failure.traceback)
+            Problem(failure.reward, failure.kind, failure.message, batch[failure.index], failure.traceback)
             for failure in scores.failures
         )
         self._set_limit(self._limit if self._guard.restarts == restarts else self._first_limit)

@@ -16,16 +16,13 @@ from components.errors import GateFailedError
 from components.generation import Sampling
 from components.rewards.build import Reward
 from components.rewards.config import RewardsConfig
+from components.rewards.guard import FailureKind
 from components.sections import content_hash
 from components.smoke_test_rewards.base_samples import DrawnGroup, generate_groups, score_groups
 from components.smoke_test_rewards.config import SmokeTestConfig
 from components.smoke_test_rewards.data_checks import Behaviour, check_behaviour, check_columns, problem_findings
 from components.smoke_test_rewards.findings import Finding, apply_waivers, by_part
-from components.smoke_test_rewards.learning_signal import (
-    Signal,
-    judge_signal,
-    measure_signal,
-)
+from components.smoke_test_rewards.learning_signal import Signal, judge_signal, measure_signal
 from components.smoke_test_rewards.report import RewardFacts, SmokeTestReport, write_report
 from components.smoke_test_rewards.rows import draw_training_rows, probe_rows, read_training_rows
 from components.smoke_test_rewards.scoring import PASSED_BY_TRAINER, Bench, Problem, Tried
@@ -39,6 +36,7 @@ REPORT_FOLDER = "report"
 """Folder below the work folder that holds report.json and report.html."""
 SHOWN_FAILURES = 8
 """Failures of each reward named in the error; the report has all."""
+_FATAL = (FailureKind.TIMED_OUT, FailureKind.DIED)  # each costs a new worker, and time
 _LARGE = 20_000  # characters from which a text may be slow to score
 _ROWS_WITH_LARGE = 2  # whether 100 kB can be borne does not depend on the row
 
@@ -110,8 +108,8 @@ def try_rewards(
         contract: of the run.
         rewards: the section.
         smoke_test: the section.
-        sample: draws groups from the base model; None leaves the signal test out. It is not called when a reward could
-            not be tried to the end.
+        sample: draws groups from the base model; None leaves the signal test out. It is not called when a reward fails
+            on ordinary completions.
         temperature: `sample` draws at, for the report.
         judge_total: False when these are only some of a run's rewards, which make up no total.
 
@@ -132,7 +130,8 @@ def try_rewards(
             findings.append(_no_corpus(rows))
         behaviour_findings, behaviours = check_behaviour(bench, _ordinary(corpora), smoke_test)
         findings += behaviour_findings
-        whole = judge_total and bench.names == [reward.name for reward in every]
+        complete = bench.names == [reward.name for reward in every]
+        whole = complete and judge_total
         held = [Held(reward.name, reward.weight, _aspect(reward), _reads_gold(reward)) for reward in bench.rewards]
         weights = {reward.name: reward.weight for reward in held}
         tried, problems = _try_corpora(bench, corpora)
@@ -141,7 +140,8 @@ def try_rewards(
         findings += [found for found in judge_traps(held, tried) if whole or not found.name.startswith(f"{TOTAL}/")]
         honest_total = _honest_total(tried, weights) if whole else None
         table = score_table(held, tried, findings)
-        if sample is not None and bench.names == [reward.name for reward in every]:
+        if sample is not None and complete:
+            bench.use([reward.name for reward in every])  # one that could not bear 100 kB is back
             groups, problems = score_groups(bench, sample(), weights)
             findings += problem_findings(problems, sum(len(group.completions) for group in groups))
             signal = measure_signal(groups, weights, temperature)
@@ -221,7 +221,7 @@ def _ordinary(corpora: Sequence[tuple[Row, list[Sample]]]) -> list[Tried]:
 
 
 def _tried(row: Row, sample: Sample) -> Tried:
-    return Tried(row, sample.text, f"{sample.title}" + (f" (`{sample.shown}`)" if sample.shown else ""))
+    return Tried(row, sample.text, f"{sample.title} (`{sample.shown[:60]}`)" if sample.shown else sample.title)
 
 
 def _try_corpora(bench: Bench, corpora: Sequence[tuple[Row, list[Sample]]]) -> tuple[list[TriedRow], list[Problem]]:
@@ -240,7 +240,7 @@ def _try_corpora(bench: Bench, corpora: Sequence[tuple[Row, list[Sample]]]) -> t
                     scores[number][name][place] = value
             failed = {problem.tried.text for problem in scored.problems}
             unscored[number].update(p for p in places if samples[p].text in failed or bench.names != names)
-            bench.drop({problem.reward for problem in scored.problems if problem.kind in ("timed_out", "died")})
+            bench.drop({problem.reward for problem in scored.problems if problem.kind in _FATAL})
             report_progress(STEP, number + 1, len(corpora), unit="row with large texts" if large else "row")
     tried = [
         TriedRow(row, samples, given, frozenset(places))

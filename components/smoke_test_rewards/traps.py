@@ -1,10 +1,11 @@
 """The corpus the rewards are tried on: honest completions in several phrasings, and traps, made from a run's own rows.
 
-Called by `trap_checks` for each chosen row. Everything is written through the run's contract, so the corpus fits any
-format: the pieces around the reasoning and the answer are found by writing an honest completion and taking it apart.
-The contract is also the judge of what was made: a phrasing is kept as honest only when the contract reads it, finds it
-equal to the gold answer and strict in format; a trap is kept only when its value is wrong or its format broken. What
-does not fit a contract (a thousands separator where answers are letters) so falls away by itself.
+Called by `smoke_test_rewards` for each chosen row; `trap_checks` judges the scores. Everything is written through the
+run's contract, so the corpus fits any format: the pieces around the reasoning and the answer are found by writing an
+honest completion and taking it apart. The contract is also the judge of what was made: a phrasing is kept as honest
+only when the contract reads it, finds it equal to the gold answer and strict in format; a trap is kept only when its
+value is wrong or its format broken. What does not fit a contract (a thousands separator where answers are letters) so
+falls away by itself.
 
 Limits: it tries known ways of being fooled, not every way; and what the contract itself judges wrongly it cannot see.
 """
@@ -255,7 +256,7 @@ def _traps(contract: Contract, row: Row, others: Sequence[str], large: bool) -> 
     wrong_answers = list(_wrong_answers(contract, gold, others))
     wrong = next((answer for _, _, answer in wrong_answers if not contract.equal(answer, gold)), "no answer")
     for kind, title, answer in wrong_answers:
-        yield _Draft(kind, title, write(reasoning, answer), answer, rephrased=kind != "plain")
+        yield _Draft(kind, title, write(reasoning, answer), answer)
     pieces = _take_apart(contract, gold)
     if pieces is not None:
         yield from _rearranged(pieces, reasoning, gold, wrong)

@@ -8,6 +8,7 @@ from components.contract import build_contract, default_contract
 from components.contract.config import ContractConfig
 from components.errors import GateFailedError
 from components.rewards.config import PRESETS, RewardsConfig
+from components.smoke_test_rewards.base_samples import DrawnCompletion, DrawnGroup
 from components.smoke_test_rewards.config import SmokeTestConfig
 from components.smoke_test_rewards.rows import make_row
 from components.smoke_test_rewards.smoke_test_rewards import require_passed, try_rewards
@@ -100,6 +101,19 @@ def test_a_waived_failure_passes_and_stays_in_the_report(rows, hostile):
     report = try_on(rows[:2], {"correctness": 1.0, "mine": hostile("meddles")}, {"waive": waive})
     assert report.passed
     assert by_name(report)["mine/changes_inputs"].waived == "under test"
+
+
+def test_a_waived_reward_that_cannot_bear_100_kb_is_back_for_the_signal(rows, guide_rewards):
+    groups = [DrawnGroup(rows[0], [DrawnCompletion(text, [1], 1, False) for text in ("12", "<answer>72</answer>")])]
+    report = try_rewards(
+        rows[:1],
+        default_contract(),
+        RewardsConfig.model_validate({"formatted": guide_rewards["formatted"]}),
+        SmokeTestConfig(waive=[{"name": "*", "reason": "under test"}], seconds_per_completion=0.1),
+        sample=lambda: groups,
+    )
+    assert "formatted/timed_out" in by_name(report)
+    assert [completion.scores for completion in report.signal.groups[0].completions] == [{"formatted": 0.0}] * 2
 
 
 def test_a_run_that_rewards_only_the_format_is_told_that_wrong_answers_are_paid(rows):

@@ -1,7 +1,8 @@
 """Columns that rewards ask for; no reward is run here."""
 
 from components.rewards.build import Reward
-from components.smoke_test_rewards.data_checks import check_columns
+from components.rewards.guard import FailureKind
+from components.smoke_test_rewards.data_checks import WHAT_AND_MEND, check_columns
 from components.smoke_test_rewards.traps import Row
 
 
@@ -46,3 +47,7 @@ def test_an_empty_column_is_a_warning():
 
 def test_a_reserved_column_is_a_failure():
     assert names([reward()], rows(log_extra="x"))[0] == {"data/reserved_log_extra": "failure"}
+
+
+def test_every_way_of_failing_that_the_guard_knows_has_words_and_a_mend():
+    assert set(WHAT_AND_MEND) == set(FailureKind)
