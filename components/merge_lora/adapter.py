@@ -38,8 +38,8 @@ UNDERSTOOD = frozenset(
 EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|embed_in|tok_embeddings|tokens_embed)\.weight$")
 """Names of input embeddings, needed only where an adapter touches one that the output head is tied to."""
 
-INITIAL_ONLY = frozenset({"eva_config", "corda_config", "loftq_config", "lora_ga_config", "velora_config"})
-"""Settings of how an adapter was started or trained: harmless where `init_lora_weights` is."""
+INITIAL_ONLY = frozenset({"eva_config", "corda_config", "loftq_config", "lora_ga_config"})
+"""Settings of how an adapter was started: harmless where `init_lora_weights` is."""
 
 BASE_CHANGING = ("pissa", "corda", "olora", "loftq", "lora_ga", "mica")
 """Values of `init_lora_weights` that change the base weights when training starts, so that the adapter alone does not

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1}
 """Largest difference of probe logits by written dtype, as a share of their spread (`merge.tolerance` overrides)."""
 
-STEP_SIZES = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+STEP_SIZES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Relative distance of neighbouring numbers."""
 
 
@@ -102,7 +102,8 @@ def _peft_failures(weights: Mapping[str, Any] | None, dtype: str) -> list[str]:
     found = weights["equal"] + weights["apart"]
     if found != weights["expected"]:
         failures.append(f"peft adapts {found} layers and the merge changed {weights['expected']}")
-    if weights["largest"] > 2 * STEP_SIZES.get(dtype, STEP_SIZES["float32"]):
+    # Two steps of the written dtype, or the noise of 32-bit sums made in another order (on a GPU).
+    if weights["largest"] > max(2 * STEP_SIZES.get(dtype, 0.0), 1e-6):
         failures.append(
             f"{weights['tensor']} differs from peft's own merge by {weights['largest']:.2g} of its largest value"
         )

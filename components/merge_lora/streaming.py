@@ -2,12 +2,14 @@
 
 Used by `merge` and measured by bench/merge.py. Tensors pass in small pieces, sums are made in 32 bit and rounded once
 to what is written. Peak memory is that of the largest edited tensor's update (and of the tensor itself, where the edit
-is more than a sum), whatever the size of the model. A whole fine-tuned model counts as an edit of every tensor.
+is more than a sum) on each of up to four threads, whatever the size of the model. A whole fine-tuned model counts as an
+edit of every tensor.
 """
 
 import math
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,8 +30,18 @@ from components.merge_lora.adapter import (
 )
 from components.merge_lora.carrying import read_config
 from components.merge_lora.config import MergeConfig
-from components.merge_lora.weights import PIECE_ELEMENTS, CheckpointWriter, Planned, Tensor, read_checkpoint
+from components.merge_lora.weights import (
+    PIECE_ELEMENTS,
+    CheckpointWriter,
+    Planned,
+    Tensor,
+    TensorWriter,
+    read_checkpoint,
+)
 from components.steps import report_progress
+
+MOST_THREADS = 4
+"""Tensors worked on at once, each on a thread with memory of its own; more would only wait for the disk."""
 
 
 @dataclass
@@ -100,106 +112,122 @@ def write_merged(base_directory: Path, trained_directory: Path, merge: MergeConf
         tensors=len(planned),
         edited=len(plan.edits),
     )
-    dtypes = {item.name: item.dtype for item in planned}
-    summed = [math.prod(sources[name].shape) for name, edit in plan.edits.items() if edit.is_sum]
-    scratch = torch.empty(max(summed, default=0))
     try:
         out.mkdir(parents=True, exist_ok=True)
-        writer = CheckpointWriter(out, planned, int(merge.max_shard_gib * (1 << 30)))
-        with _one_thread():
-            for done, name in enumerate(writer.order, start=1):
-                writer.begin(name)
-                if name in plan.edits:
-                    _write_edited(name, plan.edits[name], sources[name], dtypes[name], scratch, writer, written)
-                else:
-                    _write_untouched(sources[name], dtypes[name], writer, written)
+        with CheckpointWriter(out, planned, int(merge.max_shard_gib * (1 << 30))) as writer:
+            work = _Work(plan.edits, sources, {item.name: item.dtype for item in planned}, writer)
+            for done, tensor in enumerate(work.do(), start=1):
+                tensor.add_to(written)
                 report_progress("merge_lora", done, len(planned), unit="tensor")
-        written.files = writer.close()
+            writer.close()
+            written.files = writer.files
     except OSError as error:
         raise PipelineError(f"the merged weights could not be written to {out}: {error}; free space there") from error
     written.update_norm **= 0.5
     return written
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Work on one thread: the pieces are too small to share, and the disk is slower than one core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+class _Tensor:
+    """Collects what is worth knowing of one tensor while its pieces pass."""
 
-
-def _write_untouched(source: Tensor, dtype: torch.dtype, writer: CheckpointWriter, written: WrittenWeights) -> None:
-    finite = True
-    for piece in source.pieces():
-        values = piece.to(dtype)
-        finite = finite and _is_finite(values)
-        writer.write(values)
-    if not finite:
-        written.not_finite.append(source.name)
-
-
-class _Edited:
-    """Collects what is worth knowing of an edited tensor while its pieces pass."""
-
-    def __init__(self) -> None:
+    def __init__(self, name: str, *, adapted: bool, elements: int) -> None:
+        self.name = name
+        self.adapted = adapted
+        self.elements = elements
         self.finite = True
         self.changed = 0
         self.squared_norm = 0.0
 
     def see(self, before: torch.Tensor, after: torch.Tensor) -> None:
         self.finite = self.finite and _is_finite(after)
-        self.changed += int(np.count_nonzero(_bits(before) != _bits(after)))
+        if self.adapted:
+            self.changed += int(np.count_nonzero(_bits(before) != _bits(after)))
+
+    def add_to(self, written: WrittenWeights) -> None:
+        if not self.finite:
+            written.not_finite.append(self.name)
+        if self.adapted:
+            written.edited_elements += self.elements
+            written.changed_elements += self.changed
+            written.update_norm += self.squared_norm
+            if not self.changed:
+                written.unchanged.append(self.name)
 
 
-def _write_edited(
-    name: str,
-    edit: Edit,
-    source: Tensor,
-    dtype: torch.dtype,
-    scratch: torch.Tensor,
-    writer: CheckpointWriter,
-    written: WrittenWeights,
-) -> None:
-    seen = _Edited()
-    if edit.low_rank is not None and edit.is_sum:
-        _write_sum(edit.low_rank, source, dtype, scratch, writer, seen)
-    else:
-        before = source.read()
-        merged, seen.squared_norm = apply_edit(edit, before)
-        after = merged.to(dtype).contiguous()
-        seen.see(before.to(dtype), after)
-        writer.write(after)
-    if not seen.finite:
-        written.not_finite.append(name)
-    if not seen.changed and edit != Edit(source=edit.source):
-        written.unchanged.append(name)
-    written.edited_elements += math.prod(source.shape)
-    written.changed_elements += seen.changed
-    written.update_norm += seen.squared_norm
+class _Work:
+    """The tensors to write, some at a time, each on one thread from its first element to its last."""
 
+    def __init__(
+        self,
+        edits: Mapping[str, Edit],
+        sources: Mapping[str, Tensor],
+        dtypes: Mapping[str, torch.dtype],
+        writer: CheckpointWriter,
+    ) -> None:
+        self._edits = edits
+        self._sources = sources
+        self._dtypes = dtypes
+        self._writer = writer
+        self._scratch_size = max((math.prod(sources[name].shape) for name, e in edits.items() if e.is_sum), default=0)
+        self._of_thread = threading.local()
 
-def _write_sum(
-    update: LowRank, source: Tensor, dtype: torch.dtype, scratch: torch.Tensor, writer: CheckpointWriter, seen: _Edited
-) -> None:
-    """`weight + scaling * product`, some rows at a time, so that all but the product happens in the cache."""
-    delta = update.product(scratch)
-    columns = source.shape[1]
-    rows = max(1, PIECE_ELEMENTS // columns)
-    seen.squared_norm = update.squared_norm()
-    start = 0
-    for piece in source.pieces(rows * columns):
-        count = piece.numel() // columns
-        total = delta[start : start + count].contiguous().view(-1).mul_(update.scaling)
-        after = total.add_(piece).to(dtype)
-        seen.see(piece.to(dtype), after)
-        writer.write(after)
-        start += count
-    if not seen.squared_norm:
-        seen.changed = 0  # adding zero turns -0.0 into 0.0, which is no change
+    def do(self) -> Iterator[_Tensor]:
+        """Write all tensors; yields what was seen of each, in their order."""
+        # Operations on pieces are too small to share among threads: barriers would cost more than the work.
+        threads = torch.get_num_threads()
+        workers = min(threads, MOST_THREADS)
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                yield from pool.map(self._write, self._sources)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _write(self, name: str) -> _Tensor:
+        source, dtype, edit = self._sources[name], self._dtypes[name], self._edits.get(name)
+        writer = self._writer.begin(name)
+        # A head that is only split off from the embedding is written as it was.
+        adapted = edit is not None and edit != Edit(source=edit.source)
+        tensor = _Tensor(name, adapted=adapted, elements=math.prod(source.shape))
+        if edit is None or not adapted:
+            for piece in source.pieces():
+                after = piece.to(dtype)
+                tensor.see(after, after)
+                writer.write(after)
+        elif edit.low_rank is not None and edit.is_sum:
+            self._write_sum(edit.low_rank, source, dtype, writer, tensor)
+        else:
+            before = source.read()
+            merged, tensor.squared_norm = apply_edit(edit, before)
+            after = merged.to(dtype).contiguous()
+            tensor.see(before.to(dtype), after)
+            writer.write(after)
+        return tensor
+
+    def _write_sum(
+        self, update: LowRank, source: Tensor, dtype: torch.dtype, writer: TensorWriter, tensor: _Tensor
+    ) -> None:
+        """`weight + scaling * product`, some rows at a time, so that all but the product happens in the cache."""
+        delta = update.product(self._scratch())
+        tensor.squared_norm = update.squared_norm()
+        columns = source.shape[1]
+        rows = max(1, PIECE_ELEMENTS // columns)
+        start = 0
+        for piece in source.pieces(rows * columns):
+            count = piece.numel() // columns
+            total = delta[start : start + count].contiguous().view(-1).mul_(update.scaling)
+            after = total.add_(piece).to(dtype)
+            tensor.see(piece.to(dtype), after)
+            writer.write(after)
+            start += count
+        if not tensor.squared_norm:
+            tensor.changed = 0  # adding zero turns -0.0 into 0.0, which is no change
+
+    def _scratch(self) -> torch.Tensor:
+        if not hasattr(self._of_thread, "scratch"):
+            self._of_thread.scratch = torch.empty(self._scratch_size)
+        scratch: torch.Tensor = self._of_thread.scratch
+        return scratch
 
 
 def _bits(values: torch.Tensor) -> np.ndarray:

@@ -23,8 +23,9 @@ from transformers.utils import logging as transformers_logging
 
 from components.merge_lora.weights import read_checkpoint
 
-Sequences = list[list[int]]
 Messages = Sequence[Mapping[str, str]]
+PROMPT_POSITIONS = 32
+"""How many of a prompt's last positions are compared, beside those of the generated tokens."""
 
 
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,11 +47,15 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     result["template"] = _compare_templates(request, tokenizer)
     dtype = getattr(torch, request["dtype"]) if request["dtype"] else None
 
+    kept = request["probe_tokens"] + PROMPT_POSITIONS
+
     with _trained_model(request, dtype, device) as (model, adapter_off):
         sequences = [_generate(model, prompt, request["probe_tokens"]) for prompt in prompts]
-        trained_logits = [_logits(model, sequence) for sequence in sequences]
+        trained_logits = [_last_logits(model, sequence, kept) for sequence in sequences]
         with adapter_off():
-            base_logits = [_logits(model, sequence) for sequence in sequences] if request["is_adapter"] else None
+            base_logits = (
+                [_last_logits(model, sequence, kept) for sequence in sequences] if request["is_adapter"] else None
+            )
         if request["is_adapter"]:
             result["weights"] = _compare_weights(model, Path(request["merged"]), request["targets"])
     del model
@@ -61,7 +66,7 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     result["loading"]["dtype"] = str(merged.dtype).removeprefix("torch.")
     merged = merged.to(device=device, dtype=dtype or merged.dtype).eval()
     merged_sequences = [_generate(merged, prompt, request["probe_tokens"]) for prompt in prompts]
-    merged_logits = [_logits(merged, sequence) for sequence in sequences]
+    merged_logits = [_last_logits(merged, sequence, kept) for sequence in sequences]
     result["logits"] = compare_logits(trained_logits, merged_logits)
     if base_logits is not None:
         result["effect"] = compare_logits(trained_logits, base_logits)
@@ -141,8 +146,9 @@ def _generate(model: Any, prompt: list[int], tokens: int) -> list[int]:
 
 
 @torch.inference_mode()
-def _logits(model: Any, sequence: list[int]) -> torch.Tensor:
-    return model(input_ids=torch.tensor([sequence], device=model.device)).logits[0].float().cpu()
+def _last_logits(model: Any, sequence: list[int], kept: int) -> torch.Tensor:
+    """Logits (positions, vocabulary) at the last positions: a large vocabulary's at all of them would fill memory."""
+    return model(input_ids=torch.tensor([sequence], device=model.device)).logits[0, -kept:].float().cpu()
 
 
 def _compare_greedy(
@@ -156,7 +162,7 @@ def _compare_greedy(
         if one != other:
             margin = None
             if one is not None and other is not None:
-                row = logits[position - 1]
+                row = logits[position - 1 - len(trained)]
                 margin = float((row[one] - row[other]).abs() / row.std())
             return {"tokens": length, "agree": position - prompt_length, "margin": margin}
     return {"tokens": length, "agree": length, "margin": None}

@@ -8,10 +8,11 @@ peak at one tensor. Refuses pickled weights, files cut short and indexes that na
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Self
 
 import torch
 
@@ -33,7 +34,6 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PIECE_ELEMENTS = 1 << 17
 """What is worked on at a time: half a megabyte in 32 bit, so that it stays in a core's cache."""
-WRITE_BYTES = 4 << 20
 INDEX = "model.safetensors.index.json"
 
 
@@ -177,78 +177,92 @@ class Planned:
 
 
 class CheckpointWriter:
-    """Writes a planned list of tensors into shards.
+    """Writes a planned list of tensors into shards, several at a time where threads do.
 
-    Call `begin(name)` for each name of `order`, then `write` its elements in one or more pieces; `close` writes the
-    index. One file is open at a time.
+    Every tensor's place is known from the start: `begin(name)` gives a `TensorWriter` for it, in any order and from any
+    thread. `close` writes the index. Use it as a context manager, so that files are closed whatever happens.
     """
 
     def __init__(self, directory: Path, plan: Sequence[Planned], max_shard_bytes: int) -> None:
         self._directory = directory
         self._shards = _split(plan, max_shard_bytes)
-        self._files = [
-            "model.safetensors" if len(self._shards) == 1 else f"model-{i + 1:05}-of-{len(self._shards):05}.safetensors"
-            for i in range(len(self._shards))
+        count = len(self._shards)
+        self.files = [
+            "model.safetensors" if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
+            for number in range(1, count + 1)
         ]
-        self._queue = [(shard, planned) for shard, plans in enumerate(self._shards) for planned in plans]
-        self.order = [planned.name for _, planned in self._queue]
-        self._next = 0
-        self._left = 0
-        self._file: BinaryIO | None = None
-        self._open_shard = -1
+        self._places: dict[str, tuple[int, int, int]] = {}
+        self._begun: list[TensorWriter] = []
+        self._open: list[int] = []
+        for shard, name in zip(self._shards, self.files, strict=True):
+            header = _header(shard)
+            # Kept open until the end: a handful of files, or some hundred for the largest models.
+            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            self._open.append(descriptor)
+            _write_at(descriptor, memoryview(header), 0)
+            offset = len(header)
+            for planned in shard:
+                self._places[planned.name] = (descriptor, offset, planned.size)
+                offset += planned.size
 
-    def begin(self, name: str) -> None:
-        """Start the next tensor, which must be the plan's next.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def begin(self, name: str) -> "TensorWriter":
+        """The writer of one tensor.
 
         Args:
             name: its key.
         """
-        shard, planned = self._queue[self._next]
-        if planned.name != name or self._left:
-            raise AssertionError(f"{name} begun out of order (expected {planned.name}, {self._left} bytes left)")
-        if shard != self._open_shard:
-            self._open(shard)
-        self._next += 1
-        self._left = planned.size
+        writer = TensorWriter(*self._places.pop(name))
+        self._begun.append(writer)
+        return writer
 
-    def write(self, values: torch.Tensor) -> None:
-        """Append elements of the tensor begun last.
-
-        Args:
-            values: contiguous, on the CPU, in the planned dtype.
-        """
-        if self._file is None:
-            raise AssertionError("nothing begun")
-        if values.numel():
-            data = memoryview(values.contiguous().reshape(-1).view(torch.uint8).numpy())
-            self._left -= len(data)
-            self._file.write(data)
-
-    def close(self) -> list[str]:
-        """Finish the files and write the index.
-
-        Returns:
-            Names of the weight files.
-        """
-        if self._next != len(self._queue) or self._left:
+    def close(self) -> None:
+        """Check that everything planned was written, and write the index."""
+        if self._places or any(writer.left for writer in self._begun):
             raise AssertionError("closed before the plan was written")
-        if self._file is not None:
-            self._file.close()
-        if len(self._files) > 1:
+        if len(self.files) > 1:
             weight_map = {
-                planned.name: name for name, plans in zip(self._files, self._shards, strict=True) for planned in plans
+                planned.name: name for name, plans in zip(self.files, self._shards, strict=True) for planned in plans
             }
             total = sum(planned.size for plans in self._shards for planned in plans)
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
             (self._directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-        return self._files
 
-    def _open(self, shard: int) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = (self._directory / self._files[shard]).open("wb", buffering=WRITE_BYTES)
-        self._file.write(_header(self._shards[shard]))
-        self._open_shard = shard
+
+class TensorWriter:
+    """Appends a tensor's elements at its place in a file."""
+
+    def __init__(self, descriptor: int, offset: int, size: int) -> None:
+        self._descriptor = descriptor
+        self._offset = offset
+        self.left = size
+
+    def write(self, values: torch.Tensor) -> None:
+        """Append elements.
+
+        Args:
+            values: contiguous, on the CPU, in the planned dtype.
+        """
+        if not values.numel():
+            return
+        data = memoryview(values.reshape(-1).view(torch.uint8).numpy())
+        if len(data) > self.left:
+            raise AssertionError(f"{len(data)} bytes written where {self.left} were planned")
+        _write_at(self._descriptor, data, self._offset)
+        self._offset += len(data)
+        self.left -= len(data)
+
+
+def _write_at(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        count = os.pwrite(descriptor, data, offset)
+        data, offset = data[count:], offset + count
 
 
 def _split(plan: Sequence[Planned], max_bytes: int) -> list[list[Planned]]:
@@ -260,7 +274,7 @@ def _split(plan: Sequence[Planned], max_bytes: int) -> list[list[Planned]]:
             filled = 0
         shards[-1].append(planned)
         filled += planned.size
-    # Tensors in a file lie in the order of falling item size, so that each stays aligned.
+    # Tensors lie in the order of falling item size, so that each stays aligned.
     return [sorted(shard, key=lambda planned: -planned.dtype.itemsize) for shard in shards]
 
 

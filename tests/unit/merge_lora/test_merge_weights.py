@@ -34,11 +34,14 @@ def sample() -> dict[str, torch.Tensor]:
 
 def write(directory: Path, tensors: dict[str, torch.Tensor], limit: int) -> list[str]:
     plan = [Planned(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
-    writer = CheckpointWriter(directory, plan, limit)
-    for name in writer.order:
-        writer.begin(name)
-        writer.write(tensors[name])
-    return writer.close()
+    with CheckpointWriter(directory, plan, limit) as writer:
+        for name in reversed(tensors):
+            halves = tensors[name].reshape(-1).tensor_split(2)
+            tensor_writer = writer.begin(name)
+            for half in halves:
+                tensor_writer.write(half)
+        writer.close()
+        return writer.files
 
 
 def test_library_reads_what_the_writer_wrote(tmp_path: Path) -> None:
@@ -79,12 +82,23 @@ def test_tensor_larger_than_a_shard_gets_a_file_of_its_own(tmp_path: Path) -> No
     assert [list(load_file(tmp_path / name)) for name in files] == [["a"], ["b"], ["c"]]
 
 
-def test_writer_notices_a_forgotten_tensor(tmp_path: Path) -> None:
-    writer = CheckpointWriter(tmp_path, [Planned("a", torch.float32, (2,)), Planned("b", torch.float32, (2,))], 64)
-    writer.begin("a")
-    writer.write(torch.zeros(2))
-    with pytest.raises(AssertionError, match="before the plan was written"):
-        writer.close()
+@pytest.mark.parametrize("written", [[], ["a"], ["a", "b"]])
+def test_writer_notices_what_was_forgotten(written: list[str], tmp_path: Path) -> None:
+    plan = [Planned(name, torch.float32, (2,)) for name in "abc"]
+    with CheckpointWriter(tmp_path, plan, 64) as writer:
+        for name in written:
+            writer.begin(name).write(torch.zeros(2))
+        writer.begin("c").write(torch.zeros(1))
+        with pytest.raises(AssertionError, match="before the plan was written"):
+            writer.close()
+
+
+def test_writer_refuses_more_than_was_planned(tmp_path: Path) -> None:
+    with (
+        CheckpointWriter(tmp_path, [Planned("a", torch.float32, (2,))], 64) as writer,
+        pytest.raises(AssertionError, match="12 bytes written where 8 were planned"),
+    ):
+        writer.begin("a").write(torch.zeros(3))
 
 
 def damage(path: Path, kind: str) -> None:
