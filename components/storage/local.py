@@ -121,15 +121,15 @@ class FileStore:
     def clean(self, older_than_s: float, *, dry_run: bool) -> list[str]:
         """See `ArtifactStore.clean`."""
         found = []
-        for folder, folders, _names in os.walk(self.root):
-            for name in [name for name in folders if name.startswith(".") and name.endswith(_TEMPORARY)]:
-                path = Path(folder) / name
-                folders.remove(name)
+        for folder, folders, names in os.walk(self.root):
+            leftovers = {name for name in (*folders, *names) if name.startswith(".") and name.endswith(_TEMPORARY)}
+            folders[:] = [name for name in folders if name not in leftovers]
+            for path in sorted(Path(folder) / name for name in leftovers):
                 if time.time() - path.stat().st_mtime > older_than_s:
                     found.append(path.relative_to(self.root).as_posix())
                     if not dry_run:
                         with disk_errors(path):
-                            shutil.rmtree(path)
+                            shutil.rmtree(path) if path.is_dir() else path.unlink()
         return sorted(found)
 
     def check_writable(self) -> None:

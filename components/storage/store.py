@@ -20,7 +20,7 @@ from components.storage.manifest import Manifest
 from components.storage.references import Reference
 
 CACHE_VARIABLE = "GRPO_CACHE"
-_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]*(/[A-Za-z0-9_][A-Za-z0-9._=+-]*)*")
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def check_key(key: str) -> str:
     """
     if not _KEY.fullmatch(key):
         raise BadInputError(
-            f"artifact key {key!r} is not of the form models/<hash>; use letters, digits and . _ - = + between "
+            f"artifact key {key!r} is not of the form models/<hash>; use letters, digits and . _ - between "
             "slashes, no part beginning with a dot"
         )
     return key
