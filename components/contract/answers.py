@@ -21,6 +21,11 @@ _NOTHING = frozenset(
     ("", "nan", "inf", "infinity", "none", "null", "n/a", "na", "+inf", "-inf", "+infinity", "-infinity")
 )
 
+MAX_DEPTH = 4
+"""Lists inside lists are compared this deep."""
+MAX_UNLIKE = 6
+"""So many values of a set or list may be written in another way than the gold's; more are taken for different."""
+
 
 @dataclass(frozen=True)
 class Equality:
@@ -52,10 +57,10 @@ class Equality:
         if self._numeric:
             right = _gold_number(gold, self._percent)
             if right is not None:
-                return self._equal_to_number(answer, right, gold)
+                return self._equal_to_number(answer, right)
         return self._equal_by_kind(answer, gold)
 
-    def _equal_to_number(self, answer: str, right: Number, gold: str) -> bool:
+    def _equal_to_number(self, answer: str, right: Number) -> bool:
         left = read_number(answer, self._percent)
         if left is None:
             return looks_like_latex(answer) and equal_latex(answer, _as_latex(right), number=True)
@@ -130,30 +135,36 @@ class Equality:
         right = read_choice(gold, self.config.choices)
         return right is not None and read_choice(answer, self.config.choices) == right
 
-    def _equal_items(self, answer: str, gold: str, *, ordered: bool) -> bool:
+    def _equal_items(self, answer: str, gold: str, *, ordered: bool, depth: int = 0) -> bool:
         left, right = split_items(answer), split_items(gold)
-        if left is None or right is None:
+        if left is None or right is None or depth > MAX_DEPTH:
             return False
+        given = [(self._item_key(item), item) for item in left]
+        wanted = [(self._item_key(item), item) for item in right]
         if ordered:
-            return len(left) == len(right) and all(self._same_item(a, g) for a, g in zip(left, right, strict=True))
-        wanted, given = self._distinct(right), self._distinct(left)
-        if len(wanted) != len(given):
+            if len(given) != len(wanted):
+                return False
+            others = [(a, g) for (a_key, a), (g_key, g) in zip(given, wanted, strict=True) if a_key != g_key]
+            return len(others) <= MAX_UNLIKE and all(self._same_item(a, g, depth) for a, g in others)
+        shared = {key for key, _ in given} & {key for key, _ in wanted}
+        more = list({key: item for key, item in given if key not in shared}.values())
+        less = list({key: item for key, item in wanted if key not in shared}.values())
+        if len(more) != len(less) or len(more) > MAX_UNLIKE:
             return False
-        return all(any(self._same_item(a, g) for a in given) for g in wanted)
-
-    def _distinct(self, items: tuple[str, ...]) -> list[str]:
-        return list({self._item_key(item): item for item in items}.values())
+        return all(any(self._same_item(a, g, depth) for a in more) for g in less)
 
     def _item_key(self, item: str) -> str:
         value = self._number(item)
         return self._text(item) if value is None else format_number(value)
 
-    def _same_item(self, answer: str, gold: str) -> bool:
+    def _same_item(self, answer: str, gold: str, depth: int) -> bool:
         right = self._number(gold)
         if right is not None:
-            return self._equal_to_number(answer, right, gold)
+            return self._equal_to_number(answer, right)
         if self._text(answer) == self._text(gold):
             return True
+        if gold[:1] in ("(", "[", "{"):  # a pair, or a list in a list
+            return self._equal_items(answer, gold, ordered=gold[0] != "{", depth=depth + 1)
         return looks_like_latex(gold) and equal_latex(answer, gold, number=False)
 
     def readable(self, gold: str) -> bool:

@@ -79,8 +79,8 @@ class RegexFormat(Section):
     """Regular expression that the whole response matches (white space around it is dropped; `.` matches line breaks).
     Has a named group `answer`, and `reasoning` where the format has one."""
     answer_pattern: str | None = None
-    """Regular expression with a group `answer` that finds the answer in a response that breaks `pattern`; exactly one
-    match counts. Without it such a response has no answer."""
+    """Regular expression with a group `answer` that finds the answer anywhere in a response; exactly one match counts,
+    in a response that matches `pattern` too. Without it only such a response has an answer."""
     template: str = Field(min_length=1)
     """A response that matches `pattern`, with `{reasoning}` and `{answer}` in it: examples, tests and the system prompt
     are written with it."""

@@ -17,7 +17,7 @@ from components.contract.characters import without_end_tokens
 from components.contract.compliance import Compliance, Reading
 from components.contract.config import ContractConfig
 from components.contract.formats import Format, build_format
-from components.contract.placeholders import comparable, is_generic_placeholder, own_placeholders
+from components.contract.placeholders import MAX_LENGTH, comparable, is_generic_placeholder, own_placeholders
 from components.contract.reading import read_anywhere
 from components.errors import BadInputError
 from components.sections import content_hash
@@ -59,7 +59,7 @@ class Contract:
         return own_placeholders(blocks) | {comparable(text) for text in self.config.answer.placeholders}
 
     def _is_placeholder(self, text: str) -> bool:
-        if len(text) > 200:
+        if len(text) > MAX_LENGTH or (text in ("{}", "[]", "()") and self.config.answer.kind in ("set", "list")):
             return False
         return comparable(text) in self._placeholders or is_generic_placeholder(text)
 

@@ -2,7 +2,7 @@ r"""Compares LaTeX expressions that the number reader does not read: `\sqrt{16}`
 
 Called through `components.contract.answers`. What can be judged by the text is judged here: equal after dropping what
 does not change the meaning, or refused (prose, several boxes, words that change a value, relations where a number is
-asked for). The rest is asked of math-verify in a process of its own (`latex_worker.py`), within 0.6 s of CPU time; an
+asked for). The rest is asked of math-verify in a process of its own (`latex_worker.py`), within 0.8 s of CPU time; an
 expression that takes longer equals nothing. Decimals are handed over as fractions, so no rounding makes two numbers
 equal. Works in any thread, after a fork, and where the caller's own signals are in use.
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_CHARACTERS = 400
 _START_SECONDS = 120.0
-_ANSWER_SECONDS = 15.0
+_ANSWER_SECONDS = 60.0
 
 _MARK = re.compile(r"[\\^_√π]|\d!|[A-Za-z]\(")
 _SYMBOLS = {

@@ -86,16 +86,16 @@ def read_choice(text: str, choices: str) -> str | None:
     """
     if len(text) > MAX_CHARACTERS:
         return None
-    plain = " ".join(plain_characters(without_end_tokens(text)).split())
+    plain = " ".join(plain_characters(without_end_tokens(text)).replace("**", "").split())
     previous = None
     while previous != plain:
         previous = plain
         plain = unwrapped(plain).rstrip(".,;! ")
         label = _LABEL.match(plain) or re.match(r"(?:option|choice)\s+", plain, re.IGNORECASE)
         plain = plain[label.end() :] if label else plain
-    match = re.fullmatch(r"[(\[]?([A-Za-z])[)\]]?[.:]?(?:\*\*)?", plain)
+    match = re.fullmatch(r"[(\[]?([A-Za-z])[)\]]?[.:]?", plain)
     if match is None:
-        match = re.fullmatch(r"(?:[(\[]([A-Z])[)\]]|([A-Z])(?:[).:]|\*\*[).:]?))\s*(.+)", plain, re.DOTALL)
+        match = re.fullmatch(r"(?:[(\[]([A-Z])[)\]]|([A-Z])[).:])\s*(.+)", plain, re.DOTALL)
         if match is None or re.search(
             rf"(?:^|[\s(\[])[{choices}][)\].:](?:\s|$)|\b(?:or|and|not)\s+[(\[]?[{choices}]\b", match[3]
         ):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 from components.contract.compliance import Reading, Reason
@@ -15,7 +16,6 @@ from components.errors import BadInputError
 
 SECONDS = 0.2
 """Time limit for one match."""
-MAX_MATCHES = 64
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,11 @@ class CustomRegex:
             match = self._strict.fullmatch(text, timeout=SECONDS)
             if match is None:
                 reasons[Reason.NO_MATCH] = None
-                found = []
-                if self._loose is not None:
-                    for loose in self._loose.finditer(text, timeout=SECONDS):
-                        found.append(loose)
-                        if len(found) >= MAX_MATCHES:
-                            break
+            if self._loose is not None:
+                found = list(islice(self._loose.finditer(text, timeout=SECONDS), 2))
                 if len(found) > 1:
                     reasons[Reason.MULTIPLE_ANSWERS] = None
-                match = found[0] if len(found) == 1 else None
+                match = None if len(found) > 1 else match or (found[0] if found else None)
         except TimeoutError:
             reasons[Reason.TOO_SLOW] = None
             match = None
