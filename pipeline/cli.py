@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from components.errors import ExitCode, PipelineError
+from pipeline.rewards_commands import rewards_app
 
 app = typer.Typer(
     name="grpo",
@@ -21,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(rewards_app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.")]
 Overrides = Annotated[

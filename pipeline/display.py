@@ -172,7 +172,8 @@ def _progress_text(event: Event, started: float) -> str:
     if 0 < done < total:
         seconds = (event["time"] - started) / done * (total - done)
         left = f"  about {int(seconds) // 60}:{int(seconds) % 60:02d} left"
-    return f"{done:,}/{total:,} {event['unit']}s{figures}{left}"
+    unit = event["unit"] if event["unit"].endswith("s") else f"{event['unit']}s"
+    return f"{done:,}/{total:,} {unit}{figures}{left}"
 
 
 def print_outcome(console: Console, outcome: Outcome, reused: list[str], command: str) -> None:

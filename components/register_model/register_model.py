@@ -17,6 +17,7 @@ from components.errors import GateFailedError
 from components.register_model.config import RegistryConfig
 from components.register_model.readings import Reading, read_results, versions_now
 from components.register_model.report import ReportInputs, write_report
+from components.sections import content_hash
 from components.steps import emit
 from components.storage.config import StoreConfig
 from components.storage.references import Reference
@@ -36,6 +37,9 @@ from components.tracking.runs import (
 )
 
 log = logging.getLogger(__name__)
+
+RECORDED_TAG = "grpo.recorded"
+"""Tag with a hash of what was recorded: the same results are not written a second time."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,13 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
     run_id = inputs.run_id
     if not run_exists(client, run_id):
         run_id = _restore_run(client, inputs, reading)
-    log_metrics(client, run_id, reading.flat_metrics(), step=reading.steps)
     _write_page(inputs, reading, run_id, page)
-    _log_files(client, run_id, inputs, reading, page)
-    set_tags(client, run_id, _run_tags(inputs, reading))
+    recorded = content_hash(_run_tags(inputs, reading), inputs.config)
+    if client.get_run(run_id).data.tags.get(RECORDED_TAG) != recorded:
+        log_metrics(client, run_id, reading.flat_metrics(), step=reading.steps)
+        _log_files(client, run_id, inputs, reading, page)
+        set_tags(client, run_id, _run_tags(inputs, reading) | {RECORDED_TAG: recorded})
+        _put_page(store, inputs, page)
 
     verdict = str(reading.verdict["verdict"])
     version = ""
@@ -139,7 +146,6 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
         version = f"{name}/{number}"
     failed = not version and inputs.registry.fail_run_on_gate
     end_run(client, run_id, "FAILED" if failed else "FINISHED")
-    _put_page(store, inputs, page)
     emit({"step": "register_model", "event": "summary", "summary": _summary(inputs, reading, run_id, version, page)})
     if failed:
         raise GateFailedError(f"verdict {verdict}: " + "; ".join(reading.failed_gates()))
