@@ -141,7 +141,7 @@ def test_programs_that_do_not_end_are_ended_with_their_children(code):
     started = time.monotonic()
     tests = read_tests("assert 1 == 1") + read_tests({"input": "", "output": "x"})
     assert run(code, tests, Limits(wall_seconds=2)) == [False, False]
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 60
     assert _processes() <= before
 
 
