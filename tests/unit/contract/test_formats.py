@@ -127,25 +127,9 @@ def test_the_prompts_own_skeleton_is_no_response(name: str) -> None:
     assert Reason.PLACEHOLDER in judge.check(skeleton).reasons
 
 
-PARTS = st.lists(
-    st.sampled_from(
-        [
-            "<reasoning>",
-            "</reasoning>",
-            "<answer>",
-            "</answer>",
-            "12",
-            "because",
-            "...",
-            " ",
-            "\n",
-            "[Final answer]",
-            "",
-        ]
-        + ["<think>", "</think>", "\\boxed{", "{", "}", '"answer":', '"reasoning":', '"12"', ",", "#### 12", "</s>"]
-    ),
-    max_size=12,
-).map("".join)
+PIECES = """<reasoning>|</reasoning>|<answer>|</answer>|12|because|...| |\n|[Final answer]|<think>|</think>|\\boxed{|{|}
+|"answer":|"reasoning":|"12"|,|#### 12|</s>""".split("|")
+PARTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
 @given(PARTS)
@@ -208,7 +192,8 @@ def test_a_mistyped_format_is_refused(format_: dict[str, Any]) -> None:
 
 
 def test_a_pattern_that_backtracks_without_end_is_stopped() -> None:
-    judge = contract(format={"type": "regex", "pattern": r"(a|a)*: (?P<answer>\d+)", "template": "aa: {answer}"})
-    found = judge.check("a" * 5000 + "!")
+    slow = {"type": "regex", "pattern": r"(\w|\w\w)*\n: (?P<answer>\d+)", "template": "so\n: {answer}"}
+    judge = contract(format=slow)
+    found = judge.check("a" * 200 + "\n: x")
     assert found.reasons == (Reason.TOO_SLOW,)
     assert not found.lenient
