@@ -70,6 +70,7 @@ def choose(logits: torch.Tensor, sampling: Sampling, uniforms: torch.Tensor | No
 def _invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """Index at which the cumulative weight first exceeds the uniform share of the total."""
     totals = weights.cumsum(dim=-1)
-    targets = uniforms.to(totals)[:, None] * totals[:, -1:]
-    picked = torch.searchsorted(totals, targets, right=True)[:, 0]
-    return picked.clamp(max=weights.shape[-1] - 1)
+    whole = totals[:, -1:].contiguous()
+    # Below the total even when rounding says otherwise: behind it there are only tokens without weight.
+    targets = torch.minimum(uniforms.to(totals)[:, None] * whole, torch.nextafter(whole, torch.zeros_like(whole)))
+    return torch.searchsorted(totals, targets, right=True)[:, 0]
