@@ -27,6 +27,7 @@ from components.contract.words import (
     LABEL_PAIRS,
     LABEL_REFUSED,
     NUMBER_WORDS,
+    PERCENT_WORDS,
     SCALES,
     SIGN_WORDS,
     UNIT_LETTERS,
@@ -49,7 +50,7 @@ _QUICK = re.compile(
     r"(?: (?P<word>[a-z]{3,20}))?(?P<close>\})?\.?\s*"
 )
 _QUICK_FRACTION = re.compile(r"\s*(-?)\\[dt]?frac\{(-?\d{1,18})\}\{(\d{1,18})\}\s*")
-_REFUSED_WORDS = AFTER_REFUSED | NUMBER_WORDS | SIGN_WORDS | frozenset(SCALES) | {"percent", "percents", "pct", "per"}
+_REFUSED_WORDS = AFTER_REFUSED | NUMBER_WORDS | SIGN_WORDS | frozenset(SCALES) | {*PERCENT_WORDS, "per", "and"}
 
 
 def read_number(text: str, percent: Percent = "drop") -> Number | None:
@@ -145,7 +146,7 @@ _SYMBOLS = {
     **dict(zip(",.:;()[]\"!/_'#+-%—", ",.:;()[]\"!/_'#+-%—", strict=True)),
     **dict.fromkeys("×·*", "*"),
     **dict.fromkeys("²³", "e"),
-    **dict.fromkeys("$€£¥₹₽₩₺₫₴₦฿₱₪¢₡₲₵₸₼₾", "$"),
+    **dict.fromkeys("$€£¥₹₽₩₺₫₴₦฿₱₪¢₡₲₵₸₼₾￥￡", "$"),
     "•": "#",
     "÷": "/",
 }
@@ -154,7 +155,7 @@ _SYMBOLS = {
 _WRAPPERS = frozenset(
     """boxed fbox mbox framebox text textbf textit textrm textsf texttt textnormal emph underline mathrm mathbf mathit
     mathsf mathtt mathnormal boldsymbol bm operatorname displaystyle textstyle left right bf rm it tt sf big Big bigl
-    bigr quad qquad ( ) [ ]""".split()  # noqa: SIM905
+    bigr quad qquad large Large LARGE small huge Huge ( ) [ ]""".split()  # noqa: SIM905
 )
 _COMMANDS = {
     **dict.fromkeys(("$", "pounds", "euro", "yen", "texteuro", "textdollar", "textsterling"), "$"),
@@ -166,16 +167,34 @@ _COMMANDS = {
     "div": "/",
     "#": "#",
 }
-_GREEK = frozenset(
-    ("alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu", "phi", "rho", "sigma", "tau", "omega")
+_NAMES = frozenset(  # letters, as variables are; not pi, which is a number
+    (
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "theta",
+        "lambda",
+        "mu",
+        "phi",
+        "rho",
+        "sigma",
+        "tau",
+        "omega",
+        "ell",
+    )
 )
+_NOUNS = frozenset(("angle", "triangle"))
 _SPACES = re.compile(r"\\[,;: ]|\\thinspace(?![A-Za-z])|~(?=\\)|(?<=\})~")
 _EMPHASIS = re.compile(r"(?<![\w*`'])(\*{1,3}|`{1,3}|_{1,3}|')(?=[^\s*_`'])([^*`\n]*?[^\s*_`]|[^\s*_`])\1(?![\w*`'])")
+_FENCE = re.compile(r"```\w*\n([^`]*)\n```")
 _VULGAR = {
     **{"¼": (1, 4), "½": (1, 2), "¾": (3, 4), "⅐": (1, 7), "⅑": (1, 9), "⅒": (1, 10), "⅓": (1, 3), "⅔": (2, 3)},
     **{"⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5), "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8)},
     **{"⅝": (5, 8), "⅞": (7, 8)},
 }
+_VOWEL = re.compile(r"[aeiouà-öø-ɏ]|[mb]y")
 _LETTERS = re.compile(r"[A-Za-zÀ-ÖØ-öø-ɏ'-]+")
 
 
@@ -199,6 +218,8 @@ def _tokens(text: str) -> list[_Token]:
     """Cut an answer into tokens; wrappers and blanks become the gaps between them."""
     if "\\" in text or "{" in text:
         text = _SPACES.sub(" ", text.replace("\\!", "").replace("{,}", ","))
+    fenced = _FENCE.fullmatch(text)
+    text = fenced[1] if fenced else text
     for _ in range(3):
         text, count = _EMPHASIS.subn("\x1f\\2\x1f", text)
         if not count:
@@ -250,8 +271,8 @@ def _command(name: str, gap: int) -> _Token | None:
     """The token for a LaTeX command, None for a wrapper."""
     if name in _WRAPPERS:
         return None
-    if name in _GREEK:
-        return _Token("w", name[0], gap)
+    if name in _NAMES or name in _NOUNS:
+        return _Token("w", name if name in _NOUNS else name[0], gap)
     if name in _COMMANDS:
         return _Token(_COMMANDS[name], name, gap)
     raise _NoNumberError
@@ -291,8 +312,8 @@ _ONE_NUMBER = re.compile(
     r"(?P<before>[^ndf]*?)(?P<sign>[-+])?(?P<money>r?\$*)(?P<inner>[-+])?"
     r"(?P<number>n[nd]/[nd]|nf|[nd]/[nd]|[nd]\*n\^|[nd]wn\^|[ndf])(?P<after>[^ndf]*)"
 )
-_BEFORE = re.compile(r"\*?[w$r>,.:;()\[\]\"#!]*")
-_AFTER = re.compile(r"[w$%°,.;:()\[\]\"!—/^e-]*")
+_BEFORE = re.compile(r"\*?(?:[$r>,.:;()\[\]\"#!]|w'?)*")
+_AFTER = re.compile(r"(?:[$%°,.;:()\[\]\"!—/^e-]|w'?)*")
 _NAME = re.compile(r"[w$r>,.:;()\[\]\"#_']*")
 
 
@@ -545,12 +566,13 @@ def _with_scale(value: Fraction, after: list[_Token], percent: Percent, *, money
         while place < len(after) and after[place].kind == "w" and after[place].text.lower() in SCALES:
             value *= SCALES[after[place].text.lower()]
             place += 1
-        if place == 0 and words[0] in ("percent", "percents", "pct"):
+        if place == 0 and words[0] in PERCENT_WORDS:
             hundredth, place = True, 1
         elif place == 0 and words[:2] == ["per", "cent"]:
             hundredth, place = True, 2
     _check_after(after, place, money=money)
-    if hundredth and percent == "refuse":
+    later = percent != "drop" and any(token.text.lower() in PERCENT_WORDS for token in after[place:])
+    if later or (hundredth and percent == "refuse"):
         raise _NoNumberError
     return value / 100 if hundredth and percent == "fraction" else value
 
@@ -569,31 +591,41 @@ def _check_after(after: list[_Token], start: int, *, money: bool) -> None:
     for place in range(start, len(after)):
         token = after[place]
         following = after[place + 1] if place + 1 < len(after) else None
-        word_follows = following is not None and following.kind == "w"
-        length = len(following.text) if following is not None else 0
-        match token.kind:
-            case "w":
-                touching = place == 0 and token.gap == 0
-                _check_word_after(token.text, following if word_follows else None, touching=touching, money=money)
-                seen_word = True
-            case "/":  # 60 km/h, 18/day
-                allowed = word_follows and (seen_word or length > 1)
-            case "-":  # a 12-inch pipe
-                allowed = place == 0 and token.gap == 0 and word_follows and length > 1
-            case "^" | "e":  # m^2, cm³
-                allowed = seen_word and after[place - 1].kind == "w" and token.value in (0, 2, 3)
-            case "!" | ":":  # a factorial, a clock time
-                allowed = seen_word
-            case ".":  # 0.333...
-                allowed = following is None or following.kind != "."
-            case "—":
-                allowed = token.gap == 2 and following is not None and following.gap == 2
-            case "%":
-                allowed = False
-            case _:
-                allowed = True
-        if token.kind != "w" and not allowed:
+        if token.kind == "w":
+            next_word = following if following is not None and following.kind == "w" else None
+            _check_word_after(token.text, next_word, touching=place == 0 and token.gap == 0, money=money)
+            seen_word = True
+        elif not _may_follow(token, after[place - 1] if place else None, following, seen_word=seen_word):
             raise _NoNumberError
+
+
+def _may_follow(token: _Token, previous: _Token | None, following: _Token | None, *, seen_word: bool) -> bool:
+    """Whether a sign behind the number leaves its value alone.
+
+    Args:
+        token: the sign, no word.
+        previous: the token before it, None directly behind the number.
+        following: the token behind it.
+        seen_word: whether a word stands between the number and the sign.
+    """
+    word = following.text if following is not None and following.kind == "w" else ""
+    match token.kind:
+        case "/":  # 60 km/h, 18/day; the word is looked at next
+            return bool(word) and (seen_word or len(word) > 1)
+        case "-":  # a 12-inch pipe
+            closely = token.gap == 0 and following is not None and following.gap == 0
+            return previous is None and closely and len(word) > 1
+        case "^" | "e":  # m^2, cm³
+            return previous is not None and previous.kind == "w" and token.value in (0, 2, 3)
+        case "!" | ":":  # directly behind the number: a factorial, a clock time
+            return seen_word
+        case ".":  # 0.333...
+            return following is None or following.kind != "."
+        case "—":
+            return token.gap == 2 and following is not None and following.gap == 2
+        case "%":
+            return False
+    return True
 
 
 def _check_word_after(text: str, next_word: _Token | None, *, touching: bool, money: bool) -> None:
@@ -609,7 +641,9 @@ def _check_word_after(text: str, next_word: _Token | None, *, touching: bool, mo
             raise _NoNumberError
     elif touching and text not in ATTACHED_UNITS and not (len(text) >= 4 and text.islower()):
         raise _NoNumberError
-    if word == "and" and next_word is not None and next_word.text.lower() in ("more", "change"):
+    elif len(text) == 2 and text not in ATTACHED_UNITS and not _VOWEL.search(word):
+        raise _NoNumberError  # two variables, an ordinal's ending
+    if word in ("and", "to") and (next_word is None or next_word.text.lower() in ("more", "change")):
         raise _NoNumberError
 
 

@@ -21,7 +21,7 @@ _BARE = re.compile(
     r"(?:(?:insert|put|write|enter|place|give|add|fill in|provide|the|your|my|a|an|own)\s+)*"
     r"(?:(?:final|numeric|numerical|correct|actual|short|single|step[- ]by[- ]step|detailed)\s+)*"
     r"(?P<noun>answer|answers|result|number|value|response|solution|reasoning|thinking|thoughts|explanation)"
-    r"(?P<tail>\s+(?:goes\s+here|is\s+here|here|only|goes\s+in\s+here|in\s+here))?"
+    r"(?P<tail>\s+(?:to\s+(?:the|this)\s+(?:question|problem)|goes\s+here|is\s+here|here|only|goes\s+in\s+here|in\s+here))?"
 )
 
 
@@ -49,7 +49,7 @@ def is_generic_placeholder(text: str) -> bool:
         if not inner or _FILLER.fullmatch(inner):
             return True
         return any(word in _CUES for word in re.findall(r"[a-z]+", inner))
-    bare = _BARE.fullmatch(plain)
+    bare = _BARE.fullmatch(plain.strip("$%#@").replace("_", " "))
     if not bare:
         return False
     return bool(bare["tail"]) or bare["noun"].startswith("answer") or "your" in plain.split() or "insert" in plain

@@ -104,7 +104,7 @@ BEFORE_REFUSED = (
         divide divided square cube root roots sqrt power log ln lg sin cos tan exp abs absolute factorial mod modulo
         inverse reciprocal increase increased decrease decreased decreasing reduce reduced drop dropped drops fell falls
         lost lose loses owe owes owed owing short shortage overdrawn percentage choose floor ceil ceiling round pair
-        pairs entre bis über unter más mas von"""
+        pairs many much entre bis über unter más mas von"""
     )
 )
 """Words before a number that would change what it says."""
@@ -118,8 +118,8 @@ AFTER_REFUSED = (
     | NUMBER_WORDS
     | _words(
         """am pm noon midnight oclock o'clock bc bce odd something some up fold root sqrt pi log ln sin cos tan exp mod
-        modulo factorial choose bps basis permille ppm divided multiplied subtracted added short larger greater smaller
-        bigger higher uhr"""
+        modulo factorial choose through thru bps basis permille ppm divided multiplied subtracted added short larger
+        greater smaller bigger higher uhr"""
     )
 )
 """Words behind a number that would change what it says."""
@@ -130,6 +130,9 @@ COPULAS = _words("is are was were be equals equal being gives yields becomes mak
 SIGN_WORDS = _words("minus negative")
 """Words directly before a number that negate it."""
 
+PERCENT_WORDS = _words("percent percents pct")
+"""Words for a percent sign, besides "per cent"."""
+
 CURRENCY_WORDS = _words(
     """USD EUR GBP JPY CNY INR CAD AUD CHF RMB Rs US CA AU HK NZ R C A S NT MX SGD HKD NZD BRL KRW RUB ZAR SEK NOK DKK
     PLN"""
@@ -138,7 +141,7 @@ CURRENCY_WORDS = _words(
 
 ATTACHED_UNITS = _words(
     """mm cm dm km nm mi ft yd yds in kg mg lb lbs oz ml mL cl dl hr hrs min mins sec secs ms yr yrs wk wks mo mph kph
-    kmh kWh kW MW Hz kHz MHz GHz KB MB GB TB kB USD EUR GBP INR Rs pts pt pcs pc qt gal cal kcal deg rad cc kN kJ kPa
+    sq kmh kWh kW MW Hz kHz MHz GHz KB MB GB TB kB USD EUR GBP INR Rs pts pt pcs pc qt gal cal kcal deg rad cc kN kJ kPa
     Pa mol"""
 )
 """Units that may touch a number from behind, besides words of four letters and more."""

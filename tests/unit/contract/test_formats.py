@@ -128,7 +128,7 @@ def test_the_prompts_own_skeleton_is_no_response(name: str) -> None:
 
 
 PIECES = """<reasoning>|</reasoning>|<answer>|</answer>|12|because|...| |\n|[Final answer]|<think>|</think>|\\boxed{|{|}
-|"answer":|"reasoning":|"12"|,|#### 12|</s>""".split("|")
+|"answer":|"reasoning":|"12"|,|#### 12|</s>""".split("|")  # noqa: SIM905
 PARTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
