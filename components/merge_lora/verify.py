@@ -9,13 +9,17 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+if __name__ == "__main__":
+    # transformers imports these for assisted generation alone; doing without them saves a quarter of the start.
+    sys.modules.update(dict.fromkeys(("sklearn", "pandas", "scipy")))  # type: ignore[arg-type]
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -45,37 +49,51 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     prompts = [_encode(tokenizer, messages) for messages in request["probes"]]
     result: dict[str, Any] = {"device": device, "tokenizer": _compare_tokenizers(request, tokenizer)}
     result["template"] = _compare_templates(request, tokenizer)
-    dtype = getattr(torch, request["dtype"]) if request["dtype"] else None
-
-    kept = request["probe_tokens"] + PROMPT_POSITIONS
-
-    with _trained_model(request, dtype, device) as (model, adapter_off):
-        sequences = [_generate(model, prompt, request["probe_tokens"]) for prompt in prompts]
-        trained_logits = [_last_logits(model, sequence, kept) for sequence in sequences]
-        with adapter_off():
-            base_logits = (
-                [_last_logits(model, sequence, kept) for sequence in sequences] if request["is_adapter"] else None
-            )
-        if request["is_adapter"]:
-            result["weights"] = _compare_weights(model, Path(request["merged"]), request["targets"])
-    del model
+    # The trained model is gone from memory when the merged one is loaded.
+    trained = _measure_trained(request, prompts, device)
     gc.collect()
-
+    if trained.weights is not None:
+        result["weights"] = trained.weights
     merged, loading = AutoModelForCausalLM.from_pretrained(request["merged"], dtype="auto", output_loading_info=True)
     result["loading"] = {kind: sorted(map(str, loading[kind])) for kind in ("missing_keys", "unexpected_keys")}
     result["loading"]["dtype"] = str(merged.dtype).removeprefix("torch.")
-    merged = merged.to(device=device, dtype=dtype or merged.dtype).eval()
-    merged_sequences = [_generate(merged, prompt, request["probe_tokens"]) for prompt in prompts]
-    merged_logits = [_last_logits(merged, sequence, kept) for sequence in sequences]
-    result["logits"] = compare_logits(trained_logits, merged_logits)
-    if base_logits is not None:
-        result["effect"] = compare_logits(trained_logits, base_logits)
+    merged = merged.to(device=device, dtype=_compute_dtype(request) or merged.dtype).eval()
+    sequences = [_generate(merged, prompt, request["probe_tokens"]) for prompt in prompts]
+    result["logits"] = compare_logits(trained.logits, _all_last_logits(merged, trained.sequences, request))
+    if trained.base_logits is not None:
+        result["effect"] = compare_logits(trained.logits, trained.base_logits)
     result["greedy"] = [
-        _compare_greedy(len(prompt), trained, other, logits)
-        for prompt, trained, other, logits in zip(prompts, sequences, merged_sequences, trained_logits, strict=True)
+        _compare_greedy(len(prompt), *pair)
+        for prompt, *pair in zip(prompts, trained.sequences, sequences, trained.logits, strict=True)
     ]
-    result["sample"] = tokenizer.decode(merged_sequences[0][len(prompts[0]) :])
+    result["sample"] = tokenizer.decode(sequences[0][len(prompts[0]) :])
     return result
+
+
+@dataclass(frozen=True)
+class _Trained:
+    sequences: list[list[int]]
+    logits: list[torch.Tensor]
+    base_logits: list[torch.Tensor] | None
+    weights: dict[str, Any] | None
+
+
+def _measure_trained(request: Mapping[str, Any], prompts: list[list[int]], device: str) -> _Trained:
+    """What the base model with its adapter (or the whole trained model) says, and what peft makes of the weights."""
+    source = request["base"] if request["is_adapter"] else request["trained"]
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=_compute_dtype(request) or "auto").to(device).eval()
+    if not request["is_adapter"]:
+        sequences = [_generate(model, prompt, request["probe_tokens"]) for prompt in prompts]
+        return _Trained(sequences, _all_last_logits(model, sequences, request), None, None)
+    from peft import PeftModel
+
+    model = PeftModel.from_pretrained(model, request["trained"]).eval()
+    sequences = [_generate(model, prompt, request["probe_tokens"]) for prompt in prompts]
+    logits = _all_last_logits(model, sequences, request)
+    with model.disable_adapter():
+        base_logits = _all_last_logits(model, sequences, request)
+    weights = _compare_weights(model, Path(request["merged"]), request["targets"])
+    return _Trained(sequences, logits, base_logits, weights)
 
 
 def compare_logits(expected: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> dict[str, float | bool]:
@@ -112,22 +130,8 @@ def _encode(tokenizer: Any, messages: Messages) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-@contextmanager
-def _trained_model(request: Mapping[str, Any], dtype: torch.dtype | None, device: str) -> Iterator[Any]:
-    source = request["base"] if request["is_adapter"] else request["trained"]
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto").to(device).eval()
-    if not request["is_adapter"]:
-        yield model, _nothing
-        return
-    from peft import PeftModel
-
-    model = PeftModel.from_pretrained(model, request["trained"]).eval()
-    yield model, model.disable_adapter
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _compute_dtype(request: Mapping[str, Any]) -> torch.dtype | None:
+    return getattr(torch, request["dtype"]) if request["dtype"] else None
 
 
 @torch.inference_mode()
@@ -146,9 +150,11 @@ def _generate(model: Any, prompt: list[int], tokens: int) -> list[int]:
 
 
 @torch.inference_mode()
-def _last_logits(model: Any, sequence: list[int], kept: int) -> torch.Tensor:
-    """Logits (positions, vocabulary) at the last positions: a large vocabulary's at all of them would fill memory."""
-    return model(input_ids=torch.tensor([sequence], device=model.device)).logits[0, -kept:].float().cpu()
+def _all_last_logits(model: Any, sequences: list[list[int]], request: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Logits (positions, vocabulary) at each sequence's last positions; at all of them they could fill the memory."""
+    kept = request["probe_tokens"] + PROMPT_POSITIONS
+    inputs = (torch.tensor([sequence], device=model.device) for sequence in sequences)
+    return [model(input_ids=tokens).logits[0, -kept:].float().cpu() for tokens in inputs]
 
 
 def _compare_greedy(

@@ -266,6 +266,7 @@ def test_tied_models_do_what_the_adapter_did(
     assert not result["loading"]["unexpected_keys"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "variant"), cases())
 def test_merged_logits_equal_the_adapters(
     kind: str, variant: dict[str, Any], bases: Callable[..., Path], save_adapter: Callable[..., Path], tmp_path: Path
