@@ -14,8 +14,8 @@ from components.storage.config import StoreConfig
 from components.storage.disk import disk_errors
 from components.storage.manifest import MANIFEST
 from components.storage.s3 import exclusively
-from components.storage.s3_client import make_client, s3_errors
-from components.storage.s3_transfer import Bucket, Wanted, download_files
+from components.storage.s3_client import Bucket, make_client, s3_errors
+from components.storage.s3_transfer import Wanted, download_files
 from components.storage.store import default_cache
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from components.storage.lease import hold
 from components.storage.manifest import (
     MANIFEST,
     DamagedArtifactError,
+    FileEntry,
     Manifest,
     checked_manifest,
     find_fault,
@@ -37,10 +38,10 @@ from components.storage.manifest import (
     verify_in_place,
 )
 from components.storage.references import Reference
-from components.storage.s3_client import error_code, explain_s3_error, make_client, s3_errors
+from components.storage.s3_client import Bucket, error_code, explain_s3_error, make_client, s3_errors
+from components.storage.s3_small import SMALL, SmallObjects
 from components.storage.s3_transfer import (
     SHA256_METADATA,
-    Bucket,
     Wanted,
     download_files,
     upload_files,
@@ -161,8 +162,9 @@ class S3Store:
                 elif there[entry.path][0] != entry.size:
                     fault = fault or f"{entry.path!r} has {there[entry.path][0]} bytes, its manifest says {entry.size}"
             if fault is None:
+                objects = SmallObjects(self._bucket)
                 with ThreadPoolExecutor(self.config.concurrency) as pool:
-                    hashes = pool.map(lambda entry: self._stream_sha256(f"{key}/{entry.path}"), manifest.files)
+                    hashes = pool.map(partial(self._stored_sha256, objects, key), manifest.files)
                     for entry, sha256 in zip(manifest.files, hashes, strict=True):
                         if sha256 != entry.sha256:
                             fault = fault or (
@@ -368,9 +370,12 @@ class S3Store:
         found.pop(MANIFEST, None)
         return found
 
-    def _stream_sha256(self, key: str) -> str:
+    def _stored_sha256(self, objects: SmallObjects, key: str, entry: FileEntry) -> str:
+        name = f"{self._full(key)}/{entry.path}"
+        if entry.size <= SMALL:
+            return hashlib.sha256(objects.read(name)).hexdigest()
         digest = hashlib.sha256()
-        answer = self._client.get_object(Bucket=self._bucket_name, Key=self._full(key))
+        answer = self._client.get_object(Bucket=self._bucket_name, Key=name)
         for chunk in answer["Body"].iter_chunks(_CHUNK):
             digest.update(chunk)
         return digest.hexdigest()

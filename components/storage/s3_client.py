@@ -7,6 +7,7 @@ the likely ones.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from components.errors import BadInputError, PipelineError
 from components.storage.config import StoreConfig
 
 _DEFAULT_REGION = "us-east-1"
-_CONNECT_TIMEOUT_S = 10
-_READ_TIMEOUT_S = 60
+CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 60
 
 _CREDENTIALS = (
     "give credentials that may read and write it (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role of "
@@ -58,6 +59,21 @@ _FAILED = {
 }
 
 
+@dataclass(frozen=True)
+class Bucket:
+    """A client and the bucket it works on.
+
+    Attributes:
+        client: boto3 S3 client.
+        name: the bucket.
+        config: concurrency, part size and attempts.
+    """
+
+    client: Any
+    name: str
+    config: StoreConfig
+
+
 def make_client(config: StoreConfig, *, attempts: int | None = None) -> Any:
     """A boto3 S3 client with retries, timeouts and enough connections.
 
@@ -72,34 +88,25 @@ def make_client(config: StoreConfig, *, attempts: int | None = None) -> Any:
         raise BadInputError(f"store.ca_bundle: {config.ca_bundle} is no file; name the file with the CA's certificates")
     options = Config(
         retries={"mode": "standard", "max_attempts": attempts or config.attempts},
-        connect_timeout=_CONNECT_TIMEOUT_S,
-        read_timeout=_READ_TIMEOUT_S,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
         max_pool_connections=config.concurrency + 4,
         tcp_keepalive=True,
+        # The default would sign URLs the old way (version 2), which many stores refuse.
+        signature_version="s3v4",
         # What comes down is compared with the sha256 of its manifest; boto3's own check beside it costs time only.
         response_checksum_validation="when_required",
         s3={"addressing_style": config.addressing},
     )
     with s3_errors(config.uri):
         session = boto3.session.Session()
-        client = session.client(
+        return session.client(
             "s3",
             region_name=config.region or session.region_name or _DEFAULT_REGION,
             endpoint_url=config.endpoint_url,
             verify=config.ca_bundle,
             config=options,
         )
-    # A small object goes out in one packet with its headers: asking the store first ("Expect: 100-continue") doubles
-    # the round trips.
-    client.meta.events.register_last("before-call.s3.PutObject", _send_at_once)
-    return client
-
-
-def _send_at_once(params: dict[str, Any], **_: Any) -> None:
-    body = params["body"]
-    if hasattr(body, "getvalue"):
-        params["body"] = body.getvalue()
-        params["headers"].pop("Expect", None)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ manager begins a broken file from zero and a shard of a model is gigabytes. Limi
 begins that one file again.
 """
 
-import base64
 import hashlib
 import os
 import threading
@@ -23,32 +22,17 @@ from boto3.s3.transfer import TransferConfig, create_transfer_manager
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from components.errors import PipelineError
-from components.storage.config import StoreConfig
 from components.storage.disk import require_space, sha256_of
 from components.storage.manifest import DamagedArtifactError, FileEntry
 from components.storage.progress import TransferProgress
+from components.storage.s3_client import Bucket
+from components.storage.s3_small import SMALL, SmallObjects
 
 SHA256_METADATA = "grpo-sha256"
-_SMALL = 1 << 20
 _CHUNK = 1 << 20
 _MIB = 1 << 20
 _LONGEST_PAUSE_S = 20
 _STREAM_FAILURES = (failures.BotoCoreError, urllib3.exceptions.HTTPError, ConnectionError)
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """A client and the bucket it works on.
-
-    Attributes:
-        client: boto3 S3 client.
-        name: the bucket.
-        config: concurrency, part size and attempts.
-    """
-
-    client: Any
-    name: str
-    config: StoreConfig
 
 
 @dataclass(frozen=True)
@@ -88,12 +72,13 @@ def upload_files(bucket: Bucket, prefix: str, directory: Path, entries: Iterable
     """
     entries = tuple(entries)
     progress = TransferProgress("upload", sum(entry.size for entry in entries))
-    small = [entry for entry in entries if entry.size <= _SMALL]
+    small = [entry for entry in entries if entry.size <= SMALL]
+    objects = SmallObjects(bucket)
     with ThreadPoolExecutor(bucket.config.concurrency) as pool:
         _all_or_first_error(
-            [pool.submit(_put_small, bucket, prefix, directory, entry, progress) for entry in small], pool
+            [pool.submit(_put_small, objects, prefix, directory, entry, progress) for entry in small], pool
         )
-    large = [entry for entry in entries if entry.size > _SMALL]
+    large = [entry for entry in entries if entry.size > SMALL]
     if not large:
         return
     options = TransferConfig(
@@ -137,20 +122,15 @@ def uploaded_before(bucket: Bucket, prefix: str, entries: Iterable[FileEntry], s
     return {entry.path for entry, is_same in zip(candidates, same, strict=True) if is_same}
 
 
-def _put_small(bucket: Bucket, prefix: str, directory: Path, entry: FileEntry, progress: TransferProgress) -> None:
+def _put_small(
+    objects: SmallObjects, prefix: str, directory: Path, entry: FileEntry, progress: TransferProgress
+) -> None:
     path = directory / entry.path
     content = path.read_bytes()
     digest = hashlib.sha256(content)
     if digest.hexdigest() != entry.sha256:
         raise PipelineError(f"{path} changed while it was stored; run again when nothing writes to {directory}")
-    # The store compares the checksum with what arrived and refuses anything else.
-    bucket.client.put_object(
-        Bucket=bucket.name,
-        Key=f"{prefix}/{entry.path}",
-        Body=content,
-        ChecksumSHA256=base64.b64encode(digest.digest()).decode(),
-        Metadata={SHA256_METADATA: entry.sha256},
-    )
+    objects.write(f"{prefix}/{entry.path}", content, digest.digest(), {SHA256_METADATA: entry.sha256})
     progress.add(entry.size)
 
 
@@ -197,7 +177,8 @@ def download_files(bucket: Bucket, wanted: Iterable[Wanted], work: Path) -> Path
     _remove_unwanted(files, wanted)
     progress = TransferProgress("download", sum(item.size for item in wanted))
     with ThreadPoolExecutor(bucket.config.concurrency) as pool:
-        downloads = [_Download(bucket, item, files / item.path, parts, progress) for item in wanted]
+        objects = SmallObjects(bucket)
+        downloads = [_Download(objects, item, files / item.path, parts, progress) for item in wanted]
         complete = list(pool.map(_Download.is_complete, downloads))
         missing = [download for download, done in zip(downloads, complete, strict=True) if not done]
         require_space(work, sum(download.bytes_missing() for download in missing))
@@ -208,8 +189,11 @@ def download_files(bucket: Bucket, wanted: Iterable[Wanted], work: Path) -> Path
 class _Download:
     """One object on its way to a file. Its ranges run in the pool; the one that ends last verifies the whole."""
 
-    def __init__(self, bucket: Bucket, item: Wanted, target: Path, parts: Path, progress: TransferProgress) -> None:
-        self._bucket = bucket
+    def __init__(
+        self, objects: SmallObjects, item: Wanted, target: Path, parts: Path, progress: TransferProgress
+    ) -> None:
+        self._objects = objects
+        self._bucket = bucket = objects.bucket
         self._item = item
         self._target = target
         self._part = bucket.config.part_size_mib * _MIB
@@ -240,7 +224,7 @@ class _Download:
     def tasks(self) -> list[Callable[[], None]]:
         """What must run, in any order, for the file to be there."""
         self._target.parent.mkdir(parents=True, exist_ok=True)
-        if self._item.size <= _SMALL:
+        if self._item.size <= SMALL:
             return [self._whole]
         self._progress.add(self._item.size - self.bytes_missing())
         with self._data.open("ab") as file:
@@ -257,8 +241,8 @@ class _Download:
             raise self._changed(f"{len(content)} bytes instead of {self._item.size}")
         if self._item.sha256 is not None and hashlib.sha256(content).hexdigest() != self._item.sha256:
             raise self._changed("another sha256")
-        self._data.write_bytes(content)
-        self._data.replace(self._target)
+        # Straight to its place: whoever goes on after a torn write hashes what is there first.
+        self._target.write_bytes(content)
         self._progress.add(self._item.size)
 
     def _range(self, start: int) -> None:
@@ -288,9 +272,8 @@ class _Download:
         self._journal.unlink(missing_ok=True)
 
     def _read(self) -> bytes:
-        body = self._get()["Body"]
         try:
-            return bytes(body.read())
+            return self._objects.read(self._item.key, self._item.etag)
         except _STREAM_FAILURES as error:
             raise _BrokenStreamError(str(error)) from error
 

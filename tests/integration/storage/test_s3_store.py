@@ -1,11 +1,13 @@
 """The S3 store on a real server: whole artifacts, verified, going on after what breaks."""
 
+import hashlib
 import os
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from components.errors import BadInputError, PipelineError
 from components.storage import s3_transfer
@@ -16,6 +18,7 @@ from components.storage.manifest import DamagedArtifactError
 from components.storage.plain import download_source, find_source
 from components.storage.references import Reference
 from components.storage.s3 import S3Store
+from components.storage.s3_small import SmallObjects
 from components.storage.store import NoteChangedError, default_cache, fetch, open_store
 
 MIB = 1 << 20
@@ -181,6 +184,28 @@ def test_no_space_left_is_bad_input_and_what_came_is_kept(store, make_folder, mo
     shutil.rmtree(default_cache())
     with pytest.raises(BadInputError, match="MB needed"):
         fetch(reference)
+
+
+def test_small_objects_go_the_short_way_and_a_wrong_checksum_is_refused(
+    store, server, prefix: str, monkeypatch
+) -> None:
+    objects = SmallObjects(store._bucket)
+    content = b"content"
+    right, wrong = hashlib.sha256(content).digest(), hashlib.sha256(b"other").digest()
+    with monkeypatch.context() as patch:
+        # The client's own way is closed: whatever passes went the short way.
+        patch.setattr(store._client, "put_object", None)
+        patch.setattr(store._client, "get_object", None)
+        objects.write(f"{prefix}/a b+ü", content, right, {"grpo-sha256": right.hex()})
+        assert objects.read(f"{prefix}/a b+ü") == content
+    head = server.client().head_object(Bucket="artifacts", Key=f"{prefix}/a b+ü")
+    assert head["Metadata"] == {"grpo-sha256": right.hex()}
+    with pytest.raises(ClientError, match="BadDigest"):
+        objects.write(f"{prefix}/wrong", content, wrong, {})
+    assert objects.read(f"{prefix}/a b+ü", head["ETag"]) == content
+    for key, etag, code in ((f"{prefix}/none", None, "NoSuchKey"), (f"{prefix}/a b+ü", '"1"', "PreconditionFailed")):
+        with pytest.raises(ClientError, match=code):
+            SmallObjects(store._bucket).read(key, etag)
 
 
 def test_two_fetches_at_once_download_once(store, make_folder, monkeypatch) -> None:
