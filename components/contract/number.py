@@ -11,19 +11,17 @@ numbers. Expressions ("2*3", "\sqrt{16}") are not evaluated here; LaTeX ones go 
 """
 
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 from typing import Literal
 
 from components.contract.characters import plain_characters, without_end_tokens
+from components.contract.number_tokens import MAX_EXPONENT, NoNumberError, Token, ratio, shape_of, tokens_of
 from components.contract.words import (
     AFTER_REFUSED,
     ATTACHED_UNITS,
     BEFORE_REFUSED,
     COPULAS,
-    CURRENCY_WORDS,
     LABEL_PAIRS,
     LABEL_REFUSED,
     NUMBER_WORDS,
@@ -38,8 +36,6 @@ Number = int | Fraction
 Percent = Literal["drop", "fraction", "refuse"]
 
 MAX_CHARACTERS = 2000
-MAX_DIGITS = 300
-MAX_EXPONENT = 300
 _CACHED_LENGTH = 64
 
 # --- the quick way: the forms that most answers have, in one match ---------------------------------------------------
@@ -86,114 +82,12 @@ def read_number(text: str, percent: Percent = "drop") -> Number | None:
 
 
 def format_number(value: Number) -> str:
-    """A number as text that reads as the same number: "12", "-0.5", "3/4"."""
+    """A number as text that reads as the same number: "12", "-1/2"."""
     if isinstance(value, int):
         return str(value)
     return f"{value.numerator}/{value.denominator}"
 
 
-# --- the careful way: tokens -----------------------------------------------------------------------------------------
-#
-# An answer becomes a list of tokens, and the tokens' kinds, one letter each, a short string (the shape) on which the
-# grammar is written. Kinds: n bare digits, d another literal, f fraction (\frac, ½), w word, r currency word in front
-# of a number, $ currency, + - signs, % percent, ° degree, ^ power, e unit exponent (²), * times, > arrow, = equals, and
-# punctuation as it is.
-
-
-class _NoNumberError(ValueError):
-    """The text is not exactly one number."""
-
-
-@dataclass(slots=True)
-class _Token:
-    """A piece of an answer.
-
-    Args:
-        kind: one letter, see above.
-        text: as written.
-        gap: what stands before it: 0 nothing, 1 a LaTeX or markdown wrapper's edge, 2 a blank.
-        value: of a literal, a fraction or a power.
-    """
-
-    kind: str
-    text: str
-    gap: int
-    value: Fraction = Fraction(0)
-
-
-_LETTER = r"[^\W\d_²³¼-¾⅐-↋]"
-_EXPONENT = r"(?:[eE][+-]?\d+(?![\w.]))?"
-_LEX = re.compile(
-    rf"""
-      (?P<literal>(?:[1-9]\d{{0,2}}(?P<sep>[,\ _'])\d{{3}}(?:(?P=sep)\d{{3}})*(?!\d)|\d+)(?:\.\d+)?{_EXPONENT}
-                 |\.\d+{_EXPONENT})
-    | (?P<frac>\\[dtc]?frac(?![A-Za-z])\s*(?:\{{([^{{}}]{{0,400}})\}}|(\d))\s*(?:\{{([^{{}}]{{0,400}})\}}|(\d)))
-    | (?P<vulgar>[¼½¾⅐-⅞])
-    | (?P<degree>°|\\degree(?![A-Za-z])|\^\s*(?:\\circ(?![A-Za-z])|\{{\s*\\circ\s*\}}))
-    | (?P<power>\^\s*(?:[+-]?\d{{1,4}}(?!\d)|\{{\s*[+-]?\d{{1,4}}\s*\}}))
-    | (?P<arrow>=>|->|→|⇒|∴)
-    | (?P<equals>==?)
-    | (?P<command>\\(?:[A-Za-z]+\*?|.))
-    | (?P<rupees>Rs\.(?=\ ?\d))
-    | (?P<word>{_LETTER}+(?:['-]{_LETTER}+)*)
-    | (?P<blank>[ \t\n]+)
-    | (?P<brace>[{{}}\x1f])
-    | (?P<symbol>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_SYMBOLS = {
-    **dict(zip(",.:;()[]\"!/_'#+-%—", ",.:;()[]\"!/_'#+-%—", strict=True)),
-    **dict.fromkeys("×·*", "*"),
-    **dict.fromkeys("²³", "e"),
-    **dict.fromkeys("$€£¥₹₽₩₺₫₴₦฿₱₪¢₡₲₵₸₼₾￥￡", "$"),
-    "•": "#",
-    "÷": "/",
-}
-"""Kinds of the single characters that may stand in an answer; any other makes it unreadable ("<", "~", "±", "√")."""
-
-_WRAPPERS = frozenset(
-    """boxed fbox mbox framebox text textbf textit textrm textsf texttt textnormal emph underline mathrm mathbf mathit
-    mathsf mathtt mathnormal boldsymbol bm operatorname displaystyle textstyle left right bf rm it tt sf big Big bigl
-    bigr quad qquad large Large LARGE small huge Huge ( ) [ ]""".split()  # noqa: SIM905
-)
-_COMMANDS = {
-    **dict.fromkeys(("$", "pounds", "euro", "yen", "texteuro", "textdollar", "textsterling"), "$"),
-    **dict.fromkeys(
-        ("therefore", "implies", "Rightarrow", "rightarrow", "Longrightarrow", "longrightarrow", "to"), ">"
-    ),
-    **dict.fromkeys(("times", "cdot"), "*"),
-    "%": "%",
-    "div": "/",
-    "#": "#",
-}
-_NAMES = frozenset(  # letters, as variables are; not pi, which is a number
-    (
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "theta",
-        "lambda",
-        "mu",
-        "phi",
-        "rho",
-        "sigma",
-        "tau",
-        "omega",
-        "ell",
-    )
-)
-_NOUNS = frozenset(("angle", "triangle"))
-_SPACES = re.compile(r"\\[,;: ]|\\thinspace(?![A-Za-z])|~(?=\\)|(?<=\})~")
-_EMPHASIS = re.compile(r"(?<![\w*`'])(\*{1,3}|`{1,3}|_{1,3}|')(?=[^\s*_`'])([^*`\n]*?[^\s*_`]|[^\s*_`])\1(?![\w*`'])")
-_FENCE = re.compile(r"```\w*\n([^`]*)\n```")
-_VULGAR = {
-    **{"¼": (1, 4), "½": (1, 2), "¾": (3, 4), "⅐": (1, 7), "⅑": (1, 9), "⅒": (1, 10), "⅓": (1, 3), "⅔": (2, 3)},
-    **{"⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5), "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8)},
-    **{"⅝": (5, 8), "⅞": (7, 8)},
-}
 _VOWEL = re.compile(r"[aeiouà-öø-ɏ]|[mb]y")
 _LETTERS = re.compile(r"[A-Za-zÀ-ÖØ-öø-ɏ'-]+")
 
@@ -208,105 +102,13 @@ def _read(text: str, percent: Percent) -> Number | None:
     if len(text) > MAX_CHARACTERS:
         return None
     try:
-        value = _phrase_value(_tokens(plain_characters(text).strip()), percent)
-    except _NoNumberError:
+        value = _phrase_value(tokens_of(plain_characters(text).strip()), percent)
+    except NoNumberError:
         return None
     return value.numerator if value.denominator == 1 else value
 
 
-def _tokens(text: str) -> list[_Token]:
-    """Cut an answer into tokens; wrappers and blanks become the gaps between them."""
-    if "\\" in text or "{" in text:
-        text = _SPACES.sub(" ", text.replace("\\!", "").replace("{,}", ","))
-    fenced = _FENCE.fullmatch(text)
-    text = fenced[1] if fenced else text
-    for _ in range(3):
-        text, count = _EMPHASIS.subn("\x1f\\2\x1f", text)
-        if not count:
-            break
-    tokens: list[_Token] = []
-    gap = depth = 0
-    for match in _LEX.finditer(text):
-        name, piece = str(match.lastgroup), match[0]
-        token: _Token | None = None
-        if match["literal"] is not None:
-            token = _Token("n" if piece.isdigit() else "d", piece, gap, _literal(piece))
-        elif name == "word":
-            token = _Token("w", piece, gap)
-        elif name == "blank":
-            gap = 2
-        elif name == "brace":
-            depth += (piece == "{") - (piece == "}")
-            if depth < 0:
-                raise _NoNumberError
-            gap = max(gap, 1)
-        elif name == "command":
-            token = _command(piece[1:], gap)
-            gap = max(gap, 1)
-        elif name == "symbol":
-            if piece not in _SYMBOLS:
-                raise _NoNumberError
-            token = _Token(_SYMBOLS[piece], piece, gap)
-        elif match["frac"] is not None:
-            token = _Token("f", piece, gap, _latex_fraction(match))
-        elif name == "vulgar":
-            token = _Token("f", piece, gap, Fraction(*_VULGAR[piece]))
-        elif name == "power":
-            token = _Token("^", piece, gap, Fraction(piece.strip("^{} \t\n")))
-        else:
-            token = _Token({"degree": "°", "arrow": ">", "equals": "=", "rupees": "$"}[name], piece, gap)
-        if token is not None:
-            tokens.append(token)
-            gap = 0
-    if depth:
-        raise _NoNumberError
-    for token, following in pairwise(tokens):
-        touches = following.gap == 0 or (len(token.text) == 3 and token.text.isupper())
-        if token.kind == "w" and token.text in CURRENCY_WORDS and following.kind in "nd$" and touches:
-            token.kind = "r"
-    return tokens
-
-
-def _command(name: str, gap: int) -> _Token | None:
-    """The token for a LaTeX command, None for a wrapper."""
-    if name in _WRAPPERS:
-        return None
-    if name in _NAMES or name in _NOUNS:
-        return _Token("w", name if name in _NOUNS else name[0], gap)
-    if name in _COMMANDS:
-        return _Token(_COMMANDS[name], name, gap)
-    raise _NoNumberError
-
-
-def _literal(text: str) -> Fraction:
-    """The value of a number literal, with thousands groups and an exponent."""
-    digits = re.sub(r"[, _']", "", text)
-    mantissa, _, exponent = digits.lower().partition("e")
-    if len(mantissa) > MAX_DIGITS or len(exponent) > 5 or abs(int(exponent or 0)) > MAX_EXPONENT:
-        raise _NoNumberError
-    return Fraction(digits)
-
-
-def _latex_fraction(match: re.Match[str]) -> Fraction:
-    """The value of a fraction whose parts are plain numbers with at most a sign."""
-    parts = [part.strip() for part in match.groups()[3:7] if part is not None]
-    values = []
-    for part in parts:
-        unsigned = part.removeprefix("-").strip()
-        literal = _LEX.fullmatch(unsigned)
-        if literal is None or literal["literal"] is None:
-            raise _NoNumberError
-        values.append(_literal(unsigned) * (-1 if part.startswith("-") else 1))
-    return _ratio(*values)
-
-
-def _ratio(numerator: Fraction, denominator: Fraction) -> Fraction:
-    if not denominator:
-        raise _NoNumberError
-    return numerator / denominator
-
-
-# --- the grammar -----------------------------------------------------------------------------------------------------
+# --- the careful way: the grammar, written on the tokens' kinds -------------------------------------------------------
 
 _ONE_NUMBER = re.compile(
     r"(?P<before>[^ndf]*?)(?P<sign>[-+])?(?P<money>r?\$*)(?P<inner>[-+])?"
@@ -317,13 +119,9 @@ _AFTER = re.compile(r"(?:[$%°,.;:()\[\]\"!—/^e-]|w'?)*")
 _NAME = re.compile(r"[w$r>,.:;()\[\]\"#_']*")
 
 
-def _shape(tokens: list[_Token]) -> str:
-    return "".join(token.kind for token in tokens)
-
-
-def _phrase_value(tokens: list[_Token], percent: Percent) -> Fraction:
+def _phrase_value(tokens: list[Token], percent: Percent) -> Fraction:
     """The value of a whole answer: an equation whose left side names or works out the number, or one number."""
-    sides: list[list[_Token]] = [[]]
+    sides: list[list[Token]] = [[]]
     for token in tokens:
         if token.kind == "=":
             sides.append([])
@@ -335,14 +133,14 @@ def _phrase_value(tokens: list[_Token], percent: Percent) -> Fraction:
     for place, side in enumerate(sides[:-1]):
         leading = place == 0 and not side  # "= 12"
         if not leading and not _is_name(side) and _arithmetic(side) != value:
-            raise _NoNumberError
+            raise NoNumberError
     return value
 
 
-def _is_name(tokens: list[_Token]) -> bool:
+def _is_name(tokens: list[Token]) -> bool:
     """Whether one side of "=" only names the value: "x", "x_1", "f(2)", "Total cost ($)", "**Answer**: x"."""
     words = [token for token in tokens if token.kind == "w"]
-    shape = _shape(tokens)
+    shape = shape_of(tokens)
     for subscript in ("w_n", "w(n)", "wn"):
         place = shape.find(subscript)
         if place >= 0 and len(tokens[place].text) <= 2:
@@ -362,11 +160,11 @@ def _is_label(words: list[str]) -> bool:
     return not all(word in NUMBER_WORDS for word in words)
 
 
-def _arithmetic(tokens: list[_Token]) -> Fraction:
+def _arithmetic(tokens: list[Token]) -> Fraction:
     """The value of sums and products of plain numbers, as models write before "=": "9 * $2", "(7 + 5) / 2"."""
     kept = [token for token in tokens if token.kind not in "$r"]
     if len(kept) > 64:
-        raise _NoNumberError
+        raise NoNumberError
     kinds = ["*" if token.text == "x" else token.kind for token in kept] + ["end"]
     place = 0
 
@@ -383,7 +181,7 @@ def _arithmetic(tokens: list[_Token]) -> Fraction:
         value = factor()
         while kinds[place] in "*/":
             place += 1
-            value = value * factor() if kinds[place - 1] == "*" else _ratio(value, factor())
+            value = value * factor() if kinds[place - 1] == "*" else ratio(value, factor())
         return value
 
     def factor() -> Fraction:
@@ -395,27 +193,27 @@ def _arithmetic(tokens: list[_Token]) -> Fraction:
         if kind == "-":
             return -factor()
         if kind != "(":
-            raise _NoNumberError
+            raise NoNumberError
         value = total()
         if kinds[place] != ")":
-            raise _NoNumberError
+            raise NoNumberError
         place += 1
         return value
 
     value = total()
     if kinds[place] != "end":
-        raise _NoNumberError
+        raise NoNumberError
     return value
 
 
-def _side_value(tokens: list[_Token], percent: Percent) -> Fraction:
+def _side_value(tokens: list[Token], percent: Percent) -> Fraction:
     """The value of words around one number."""
-    shape = _shape(tokens)
+    shape = shape_of(tokens)
     if not any(kind in shape for kind in "ndf"):
         return _written_out(tokens)
     match = _ONE_NUMBER.fullmatch(shape)
     if match is None or (match["sign"] and match["inner"]):
-        raise _NoNumberError
+        raise NoNumberError
     start, end = match.span("number")
     before, after = tokens[: match.end("before")], tokens[end:]
     core = tokens[len(before) : start]  # sign and currency
@@ -434,7 +232,7 @@ def _side_value(tokens: list[_Token], percent: Percent) -> Fraction:
     return _with_scale(value, after, percent, money="$" in shape or "r" in shape)
 
 
-def _number_value(tokens: list[_Token], shape: str) -> Fraction:
+def _number_value(tokens: list[Token], shape: str) -> Fraction:
     """The value of a literal, a fraction, a mixed number or a power of ten."""
     first, last = tokens[0], tokens[-1]
     if len(tokens) == 1:
@@ -442,30 +240,30 @@ def _number_value(tokens: list[_Token], shape: str) -> Fraction:
     if last.kind == "^":  # 1.2 x 10^3
         exponent = int(last.value)
         if tokens[1].text not in ("x", "X", "*", "×", "·", "times", "cdot") or tokens[2].text != "10":
-            raise _NoNumberError
+            raise NoNumberError
         if abs(exponent) > MAX_EXPONENT:
-            raise _NoNumberError
+            raise NoNumberError
         return first.value * Fraction(10) ** exponent
     if shape == "nf":
         return first.value + _proper(last.value)
     numerator = tokens[-3]
     if " " in numerator.text + last.text:  # "5 100/200" could be mixed or grouped
-        raise _NoNumberError
-    ratio = _ratio(numerator.value, last.value)
+        raise NoNumberError
+    quotient = ratio(numerator.value, last.value)
     if len(tokens) == 3:
-        return ratio
+        return quotient
     if shape != "nn/n" or not numerator.gap:
-        raise _NoNumberError
-    return first.value + _proper(ratio)
+        raise NoNumberError
+    return first.value + _proper(quotient)
 
 
 def _proper(part: Fraction) -> Fraction:
     if not 0 < part < 1:
-        raise _NoNumberError
+        raise NoNumberError
     return part
 
 
-def _check_sign_place(before: list[_Token], gap: int, *, touching: bool) -> None:
+def _check_sign_place(before: list[Token], gap: int, *, touching: bool) -> None:
     """Refuse a sign that could join two terms: "x - 12", "x-12", "Answer - 12", "ten minus 12"."""
     if not before:
         return
@@ -477,35 +275,35 @@ def _check_sign_place(before: list[_Token], gap: int, *, touching: bool) -> None
             return
         if touching and len(last.text) > 1 and last.text.lower() not in NUMBER_WORDS:
             return
-    raise _NoNumberError
+    raise NoNumberError
 
 
-def _check_brackets(before: list[_Token], core: list[_Token], after: list[_Token]) -> None:
+def _check_brackets(before: list[Token], core: list[Token], after: list[Token]) -> None:
     """Refuse brackets that do not pair, and those that mean more than grouping: f(12), ($12), -(12)."""
-    if _shape(before[:2]) == "w)" and len(before[0].text) == 1:
+    if shape_of(before[:2]) == "w)" and len(before[0].text) == 1:
         before = before[2:]  # "B) 12"
     opened: list[int] = []
     for place, token in enumerate(before):
         if token.kind in "([":
             opened.append(place)
         elif token.kind in ")]" and (not opened or before[opened.pop()].kind + token.kind not in ("()", "[]")):
-            raise _NoNumberError
+            raise NoNumberError
     for place in opened:  # around the number
         touched = before[place - 1] if place and before[place].gap < 2 else None
         money = any(token.kind in "$r" for token in (*before[place:], *core))
         if money or (touched is not None and touched.kind in "w$r"):
-            raise _NoNumberError
+            raise NoNumberError
     stack = [before[place].kind for place in opened]
     for token in after:
         if token.kind in "([":
             stack.append(token.kind)
         elif token.kind in ")]" and (not stack or stack.pop() + token.kind not in ("()", "[]")):
-            raise _NoNumberError
+            raise NoNumberError
     if stack:
-        raise _NoNumberError
+        raise NoNumberError
 
 
-def _check_before(before: list[_Token], first: _Token | None) -> None:
+def _check_before(before: list[Token], first: Token | None) -> None:
     """Refuse a text before the number that is not only a label or neutral words.
 
     Args:
@@ -514,23 +312,23 @@ def _check_before(before: list[_Token], first: _Token | None) -> None:
     """
     if not before:
         return
-    if not _BEFORE.fullmatch(_shape(before)):
-        raise _NoNumberError
+    if not _BEFORE.fullmatch(shape_of(before)):
+        raise NoNumberError
     last = before[-1]
     if first is not None and first.gap == 0 and last.kind not in '(["#:>':
-        raise _NoNumberError  # x12, ,250, !12
+        raise NoNumberError  # x12, ,250, !12
     if before[0].kind == "*" and (len(before) < 2 and first is not None and first.gap < 2):
-        raise _NoNumberError
+        raise NoNumberError
     label_end = _label_end(before)
     label = [token.text.lower() for token in before[:label_end] if token.kind == "w" and len(token.text) > 1]
     if label and not _is_label(label):
-        raise _NoNumberError
+        raise NoNumberError
     for place, token in enumerate(before):
         if token.kind == "w" and place >= label_end:
             _check_word_before(token.text, before[place + 1] if place + 1 < len(before) else None)
 
 
-def _label_end(tokens: list[_Token]) -> int:
+def _label_end(tokens: list[Token]) -> int:
     """Where the label ends: behind the last ":" or copula ("is", "equals"); 0 without one."""
     for place in range(len(tokens) - 1, -1, -1):
         token = tokens[place]
@@ -539,28 +337,28 @@ def _label_end(tokens: list[_Token]) -> int:
     return 0
 
 
-def _check_word_before(text: str, following: _Token | None) -> None:
+def _check_word_before(text: str, following: Token | None) -> None:
     word = text.lower()
     if not _LETTERS.fullmatch(text) or word.endswith("n't"):
-        raise _NoNumberError
+        raise NoNumberError
     if any(part in BEFORE_REFUSED for part in (word, *word.split("-"))):
-        raise _NoNumberError
+        raise NoNumberError
     if len(word) == 1:
         enumerates = following is not None and following.kind in ").]"
         article = word in "ai" and following is not None and following.kind == "w"
         if not enumerates and not article:
-            raise _NoNumberError
+            raise NoNumberError
 
 
-def _with_scale(value: Fraction, after: list[_Token], percent: Percent, *, money: bool) -> Fraction:
+def _with_scale(value: Fraction, after: list[Token], percent: Percent, *, money: bool) -> Fraction:
     """The value with what stands directly behind it: scale words, "and a half", a percent sign."""
     place = 0
     while place < len(after) and after[place].kind in "%°$":
         place += 1
-    hundredth = "%" in _shape(after[:place])
+    hundredth = "%" in shape_of(after[:place])
     words = [token.text.lower() for token in after[place : place + 3] if token.kind == "w"]
     if place == 0 and words and after[0].kind == "w" and after[0].gap:
-        if words == ["and", "a", "half"] and value.denominator == 1 and _shape(after[:3]) == "www":
+        if words == ["and", "a", "half"] and value.denominator == 1 and shape_of(after[:3]) == "www":
             value += Fraction(1, 2) if value >= 0 else Fraction(-1, 2)
             place = 3
         while place < len(after) and after[place].kind == "w" and after[place].text.lower() in SCALES:
@@ -573,11 +371,11 @@ def _with_scale(value: Fraction, after: list[_Token], percent: Percent, *, money
     _check_after(after, place, money=money)
     later = percent != "drop" and any(token.text.lower() in PERCENT_WORDS for token in after[place:])
     if later or (hundredth and percent == "refuse"):
-        raise _NoNumberError
+        raise NoNumberError
     return value / 100 if hundredth and percent == "fraction" else value
 
 
-def _check_after(after: list[_Token], start: int, *, money: bool) -> None:
+def _check_after(after: list[Token], start: int, *, money: bool) -> None:
     """Refuse a text behind the number that is not only a unit or neutral words.
 
     Args:
@@ -585,8 +383,8 @@ def _check_after(after: list[_Token], start: int, *, money: bool) -> None:
         start: how many of them have been read.
         money: whether a currency stands in the answer ("$12 m" are millions).
     """
-    if not _AFTER.fullmatch(_shape(after)):
-        raise _NoNumberError
+    if not _AFTER.fullmatch(shape_of(after)):
+        raise NoNumberError
     seen_word = False
     for place in range(start, len(after)):
         token = after[place]
@@ -596,10 +394,10 @@ def _check_after(after: list[_Token], start: int, *, money: bool) -> None:
             _check_word_after(token.text, next_word, touching=place == 0 and token.gap == 0, money=money)
             seen_word = True
         elif not _may_follow(token, after[place - 1] if place else None, following, seen_word=seen_word):
-            raise _NoNumberError
+            raise NoNumberError
 
 
-def _may_follow(token: _Token, previous: _Token | None, following: _Token | None, *, seen_word: bool) -> bool:
+def _may_follow(token: Token, previous: Token | None, following: Token | None, *, seen_word: bool) -> bool:
     """Whether a sign behind the number leaves its value alone.
 
     Args:
@@ -628,31 +426,31 @@ def _may_follow(token: _Token, previous: _Token | None, following: _Token | None
     return True
 
 
-def _check_word_after(text: str, next_word: _Token | None, *, touching: bool, money: bool) -> None:
+def _check_word_after(text: str, next_word: Token | None, *, touching: bool, money: bool) -> None:
     word = text.lower()
     if not _LETTERS.fullmatch(text) or word.endswith("n't") or text in ("MM", "BN", "MN"):
-        raise _NoNumberError
+        raise NoNumberError
     if any(part in AFTER_REFUSED for part in (word, *word.split("-"))):
-        raise _NoNumberError
+        raise NoNumberError
     if len(text) == 1:
         article = word in "ai" and next_word is not None and not touching
         unit = text in UNIT_LETTERS and not money
         if not article and not unit:
-            raise _NoNumberError
+            raise NoNumberError
     elif touching and text not in ATTACHED_UNITS and not (len(text) >= 4 and text.islower()):
-        raise _NoNumberError
+        raise NoNumberError
     elif len(text) == 2 and text not in ATTACHED_UNITS and not _VOWEL.search(word):
-        raise _NoNumberError  # two variables, an ordinal's ending
+        raise NoNumberError  # two variables, an ordinal's ending
     if word in ("and", "to") and (next_word is None or next_word.text.lower() in ("more", "change")):
-        raise _NoNumberError
+        raise NoNumberError
 
 
-def _written_out(tokens: list[_Token]) -> Fraction:
+def _written_out(tokens: list[Token]) -> Fraction:
     """The value of a number in words: "twelve", "The answer is negative seven", "half a dozen eggs"."""
     label_end = _label_end(tokens)
     label = [token.text.lower() for token in tokens[:label_end] if token.kind == "w"]
-    if (label and not _is_label(label)) or not re.fullmatch(r"[w().,:\"]*", _shape(tokens)):
-        raise _NoNumberError
+    if (label and not _is_label(label)) or not re.fullmatch(r"[w().,:\"]*", shape_of(tokens)):
+        raise NoNumberError
     words = [part for token in tokens[label_end:] if token.kind == "w" for part in token.text.lower().split("-")]
     negative = bool(words) and words[0] in SIGN_WORDS
     words = words[negative:]
@@ -664,4 +462,4 @@ def _written_out(tokens: list[_Token]) -> Fraction:
         if len(rest) > 4 or any(w in AFTER_REFUSED or w in ("and", "of", "to") or len(w) == 1 for w in rest):
             break
         return -value if negative else value
-    raise _NoNumberError
+    raise NoNumberError
