@@ -48,6 +48,7 @@ format: $(STAMP) ## ruff format and its safe fixes
 
 docs: $(STAMP) ## write the pages that are generated from code (docs/reference, the config schema)
 	@$(BIN)/python -m pipeline.reference
+	@$(BIN)/python -m components.rewards.reference
 
 tiny-model: $(STAMP) ## make the embedded default's model and data anew, from a seed
 	@$(BIN)/python configs/make_quickstart.py

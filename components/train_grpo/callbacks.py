@@ -103,6 +103,19 @@ class MlflowCallback(TrainerCallback):
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
 
+    def send_missing(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Send the rows up to a checkpoint that were still queued when the process was killed.
+
+        Args:
+            history: logged rows of this stage up to the checkpoint.
+        """
+        present = {metric.step for metric in self._client.get_metric_history(self._run_id, f"{self._prefix}loss")}
+        for row in history:
+            step = self._offset + int(row["step"])
+            if step not in present:
+                self._waiting.append({**{f"{self._prefix}{k}": v for k, v in row.items()}, "step": step})
+        self.flush()
+
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

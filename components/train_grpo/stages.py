@@ -282,6 +282,7 @@ def _run_stage(
         sampler.trainer = trainer
     if resume:
         guard.load_state_dict(json.loads((resume.directory / REWARD_STATE_FILE).read_text(encoding="utf-8")))
+        mlflow.send_missing(history)
         log.info("stage %s goes on from step %d", stage.name, resume.step)
     started = time.monotonic()
     trainer.train(resume_from_checkpoint=str(resume.directory) if resume else None)

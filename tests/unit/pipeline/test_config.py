@@ -77,7 +77,7 @@ def test_a_missing_file_says_how_to_start(tmp_path):
 
 
 def test_broken_yaml_names_line_and_column(tmp_path):
-    assert "line 2, column" in refusal(tmp_path, "model: {source: m}\ndata: [\n")
+    assert "line 3, column" in refusal(tmp_path, "model: {source: m}\ndata: [\n")
 
 
 def test_a_key_written_twice_is_refused(tmp_path):
