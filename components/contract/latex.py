@@ -101,9 +101,10 @@ def canonical(text: str) -> str:
     Returns:
         The expression; the same again when applied again.
     """
-    text = without_end_tokens(plain_characters(text)).strip()
+    text = " ".join(without_end_tokens(text).split())
     if len(text) > MAX_CHARACTERS:
-        return " ".join(text.split())
+        return text
+    text = plain_characters(text)
     previous = ""
     while previous != text:
         previous = text
