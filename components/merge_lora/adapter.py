@@ -41,9 +41,9 @@ EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|word_embeddings|embed_in|tok_em
 INITIAL_ONLY = frozenset({"eva_config", "corda_config", "loftq_config", "lora_ga_config"})
 """Settings of how an adapter was started: harmless where `init_lora_weights` is."""
 
-BASE_CHANGING = ("pissa", "corda", "olora", "loftq", "lora_ga", "mica")
-"""Values of `init_lora_weights` that change the base weights when training starts, so that the adapter alone does not
-say what was trained."""
+STARTS = frozenset({"true", "false", "gaussian", "eva", "orthogonal"})
+"""Values of `init_lora_weights` that leave the base weights alone. Others (PiSSA, OLoRA, LoftQ, ...) change them when
+training starts, so that the adapter alone does not say what was trained."""
 
 CONV1D_MODELS = frozenset({"gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp"})
 """Model types whose blocks use transformers' Conv1D, which stores weights transposed (in, out)."""
@@ -84,7 +84,7 @@ class LowRank:
     def squared_norm(self) -> float:
         """Squared Frobenius norm of the scaled product, from the factors' Gram matrices."""
         b, a = self.b.read().double(), self.a.read().double()
-        return max(0.0, float(((b.T @ b) * (a @ a.T)).sum())) * self.scaling**2
+        return max(float(((b.T @ b) * (a @ a.T)).sum()), 0.0) * self.scaling**2
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,11 @@ class Edit:
     low_rank: LowRank | None = None
     added: tuple[Tensor, float] | None = None
     source: str | None = None
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether all that happens is that the tensor is replaced."""
+        return self.replacement is not None and self == Edit(replacement=self.replacement, source=self.source)
 
     @property
     def is_sum(self) -> bool:
@@ -146,10 +151,11 @@ def read_adapter_config(directory: Path) -> dict[str, Any]:
     if config.get("peft_type") != "LORA":
         raise BadInputError(f"{path}: peft_type is {config.get('peft_type')!r}; only LORA adapters are merged")
     start = str(config.get("init_lora_weights", True)).lower()
-    if start.startswith(BASE_CHANGING):
+    if start not in STARTS:
         raise BadInputError(
-            f"{path}: init_lora_weights is {start!r}, which changes the base weights before training, so the adapter "
-            "does not fit the base as imported; save it with path_initial_model_for_weight_conversion first"
+            f"{path}: init_lora_weights is {start!r}; unlike {', '.join(sorted(STARTS))} it changes the base weights "
+            "before training, so the adapter does not fit the base as imported: save it with "
+            "path_initial_model_for_weight_conversion first"
         )
     for key, value in config.items():
         if key not in UNDERSTOOD and key not in INITIAL_ONLY and value not in (None, False, {}, []):
@@ -179,17 +185,16 @@ def plan_edits(adapter: Path, base: Mapping[str, Tensor], model_config: Mapping[
     return _Planner(weights, config, tensors, base, model_config).plan()
 
 
-def match_name(name: str, base: Iterable[str]) -> str | None:
+def match_name(name: str, base: Mapping[str, Tensor]) -> str | None:
     """The base tensor that a parameter is stored as, allowing for a prefix that only one of the two has.
 
     Args:
         name: path of the parameter in the model.
-        base: names of the checkpoint's tensors.
+        base: the checkpoint's tensors by name.
     """
-    known = list(base)
-    if name in known:
+    if name in base:
         return name
-    found = [other for other in known if other.endswith(f".{name}") or name.endswith(f".{other}")]
+    found = [other for other in base if other.endswith(f".{name}") or name.endswith(f".{other}")]
     return found[0] if len(found) == 1 else None
 
 

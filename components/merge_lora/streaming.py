@@ -194,6 +194,11 @@ class _Work:
                 after = piece.to(dtype)
                 tensor.see(after, after)
                 writer.write(after)
+        elif edit.replacement is not None and edit.is_replacement:
+            for piece, trained in zip(source.pieces(), edit.replacement.pieces(), strict=True):
+                after = trained.to(dtype)
+                tensor.see(piece.to(dtype), after)
+                writer.write(after)
         elif edit.low_rank is not None and edit.is_sum:
             self._write_sum(edit.low_rank, source, dtype, writer, tensor)
         else:

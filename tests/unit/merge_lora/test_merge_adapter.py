@@ -93,9 +93,10 @@ def test_scaling_follows_alpha_rank_and_their_patterns(config: dict[str, Any], e
     ("config", "message"),
     [
         ({"peft_type": "LOHA"}, "LOHA"),
-        ({"init_lora_weights": "pissa"}, "pissa.*changes the base weights"),
+        ({"init_lora_weights": "pissa"}, "pissa.*changes the base weights before"),
         ({"init_lora_weights": "loftq", "loftq_config": {"loftq_bits": 4}}, "loftq"),
         ({"init_lora_weights": "mica"}, "mica"),
+        ({"init_lora_weights": "start_of_tomorrow"}, "start_of_tomorrow"),
         ({"target_parameters": ["mlp.experts.up"]}, "target_parameters"),
         ({"layer_replication": [[0, 1]]}, "layer_replication"),
         ({"use_qalora": True}, "use_qalora"),
