@@ -2,7 +2,7 @@ r"""Compares LaTeX expressions that the number reader does not read: `\sqrt{16}`
 
 Called through `components.contract.answers`. What can be judged by the text is judged here: equal after dropping what
 does not change the meaning, or refused (prose, several boxes, words that change a value, relations where a number is
-asked for). The rest is asked of math-verify in a process of its own (`latex_worker.py`), within 0.8 s of CPU time; an
+asked for). The rest is asked of math-verify in a process of its own (`latex_worker.py`), within 0.7 s of CPU time; an
 expression that takes longer equals nothing. Decimals are handed over as fractions, so no rounding makes two numbers
 equal. Works in any thread, after a fork, and where the caller's own signals are in use.
 
@@ -241,10 +241,11 @@ class _Worker:
                 self._stop()
                 return False
             line = self._line(_ANSWER_SECONDS)
-            if line not in ("0", "1"):
+            if line == "stopped":
                 log.info("stopped a LaTeX comparison that took too long: %.80r and %.80r", answer, gold)
+            elif line not in ("0", "1"):
+                log.warning("the LaTeX comparison ended; it is started again")
                 self._stop()
-                self._start()  # ready again by the time it is needed
             return line == "1"
 
     def _running(self) -> "subprocess.Popen[str] | None":

@@ -1,36 +1,34 @@
 """The process that compares LaTeX with math-verify; a script, started by `latex.py` and by nothing else.
 
 Its own process because math-verify's time limits need signals, which only work in a main thread, and cannot interrupt
-sympy's long integer powers: here the kernel ends the whole process when a comparison uses up its CPU time, and
-`latex.py` starts a new one. It imports nothing of this project. Reads one JSON list [gold, answer] a line, writes "1"
-or "0".
+sympy's long integer powers. It imports sympy once and forks; the fork answers until a comparison uses up its CPU time
+and the kernel ends it, and the next fork is ready at once. Reads one JSON list [gold, answer] a line; writes "1" for
+equal, "0" for different, "stopped" for one that took too long. Imports nothing of this project. Ends with its input.
 """
 
 import json
 import logging
+import os
 import resource
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 
-CPU_SECONDS = 0.8
+CPU_SECONDS = 0.7
 """CPU time for one comparison."""
 WALL_SECONDS = 30.0
 """Time on the clock for one comparison: wide, so that a busy machine does not change verdicts."""
 MEMORY_BYTES = 3 << 30
+WARM_UP = ((r"\sqrt{2}x", r"x\sqrt{2}"), (r"\{1,2\}", r"\{2,1\}"), ("4", r"\sqrt{16}"))
+"""Comparisons made before the first request, for the imports and caches that it would otherwise pay for."""
 
 
-def main() -> None:
-    """Answer comparisons until the input ends."""
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def comparison() -> Callable[[str, str], bool]:
+    """The function that compares two expressions."""
     from math_verify import LatexExtractionConfig, parse, verify
 
     config = [LatexExtractionConfig(boxed_match_priority=-1)]
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
     def read(text: str) -> list[object]:
         result = parse(
@@ -44,32 +42,47 @@ def main() -> None:
 
     def equal(gold: str, answer: str) -> bool:
         left, right = read(gold), read(answer)
-        if not left or not right:
-            return False
-        return bool(verify(left, right, float_rounding=15, timeout_seconds=None))
+        return bool(left) and bool(right) and bool(verify(left, right, float_rounding=15, timeout_seconds=None))
 
-    for gold, answer in ((r"\sqrt{2}x", r"x\sqrt{2}"), (r"\{1,2\}", r"\{2,1\}"), ("4", r"\sqrt{16}")):
-        equal(gold, answer)  # imports and caches that the first comparison would pay for
-    print("ready", flush=True)
+    return equal
+
+
+def serve(equal: Callable[[str, str], bool]) -> None:
+    """Answer comparisons until the input ends; the kernel ends the process when one takes too long."""
     for line in sys.stdin:
         gold, answer = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
         try:
             verdict = equal(gold, answer)
-        except (
-            MemoryError,
-            RecursionError,
-            ArithmeticError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            NotImplementedError,
-        ):
+        except (MemoryError, RecursionError, ArithmeticError, ValueError, TypeError, AttributeError, LookupError):
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         print("1" if verdict else "0", flush=True)
+
+
+def main() -> None:
+    """Import, warm up, and keep one fork answering."""
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    equal = comparison()
+    for gold, answer in WARM_UP:
+        equal(gold, answer)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    print("ready", flush=True)
+    while True:
+        child = os.fork()
+        if child == 0:
+            serve(equal)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status == 0:
+            return
+        print("stopped", flush=True)
 
 
 if __name__ == "__main__":
