@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from components.evaluate_holdout.config import EvaluationConfig
-from components.import_model.config import ModelConfig
-from components.judge_candidate.config import GatesConfig
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from components.contract.config import ContractConfig
 from components.errors import BadInputError
+from components.evaluate_holdout.config import EvaluationConfig
+from components.import_model.config import ModelConfig
+from components.judge_candidate.config import GatesConfig
 from components.merge_lora.config import MergeConfig
 from components.prepare_dataset.config import DataConfig
 from components.register_model.config import RegistryConfig

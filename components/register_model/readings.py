@@ -79,7 +79,7 @@ class Reading:
         }
 
     def flat_metrics(self) -> dict[str, float | None]:
-        """The evaluation under stable MLflow names: eval/base/*, eval/candidate/*, eval/delta/*, each with /low and /high."""
+        """The evaluation as MLflow metrics: eval/base/*, eval/candidate/*, eval/delta/*, with /low and /high."""
         flat: dict[str, float | None] = {}
         for side, reading in (("base", self.base), ("candidate", self.candidate)):
             for name, figure in reading.metrics.items():

@@ -1,4 +1,4 @@
-"""A training that is killed, or told to stop, goes on by itself and ends with the very weights of an undisturbed one."""
+"""A training that is killed or told to stop goes on by itself, and ends with the weights of an undisturbed one."""
 
 import hashlib
 import json
@@ -27,7 +27,8 @@ from components.train_grpo.train import inputs_from_sections, train_grpo
 from components.steps import step
 given = json.loads(Path(sys.argv[1]).read_text())
 with step("train_grpo"):
-    trained = train_grpo(inputs_from_sections(**given["sections"]), open_store(given["store"]), work=Path(given["work"]))
+    inputs = inputs_from_sections(**given["sections"])
+    trained = train_grpo(inputs, open_store(given["store"]), work=Path(given["work"]))
 print(json.dumps({"reference": str(trained.reference), "run_id": trained.run_id, "reused": trained.reused}))
 """
 
@@ -99,7 +100,8 @@ def make(tmp_path_factory):
     def training(name, **extra):
         folder = tmp_path_factory.mktemp(name)
         rows = folder / "rows.jsonl"
-        sums = [{"question": f"What is {a} plus {b}?", "answer": str(a + b)} for a in range(10, 30) for b in range(2, 12)]
+        pairs = [(a, b) for a in range(10, 30) for b in range(2, 12)]
+        sums = [{"question": f"What is {a} plus {b}?", "answer": str(a + b)} for a, b in pairs]
         rows.write_text("".join(json.dumps(row) + "\n" for row in sums))
         store = open_store(str(folder / "store"))
         base = store.put(MODEL, "models/tiny", provenance={})
@@ -126,7 +128,8 @@ def make(tmp_path_factory):
             "tracking": json.dumps({"uri": tracking}),
             "code": "test",
         }
-        given = {"sections": sections, "store": str(folder / "store"), "work": str(folder / "work"), "tracking": tracking}
+        places = {"store": str(folder / "store"), "work": str(folder / "work"), "tracking": tracking}
+        given = {"sections": sections, **places}
         (folder / "inputs.json").write_text(json.dumps(given))
         return Training(folder)
 

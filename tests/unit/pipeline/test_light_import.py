@@ -3,7 +3,20 @@
 import subprocess
 import sys
 
-HEAVY = ("torch", "transformers", "trl", "peft", "mlflow", "kfp", "datasets", "numpy", "pandas", "pyarrow", "boto3", "sympy")
+HEAVY = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "mlflow",
+    "kfp",
+    "datasets",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "boto3",
+    "sympy",
+)
 
 
 def test_importing_the_command_line_imports_nothing_heavy():
