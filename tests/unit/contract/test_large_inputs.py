@@ -12,28 +12,20 @@ SIZE = 1_000_000
 PIECES = {
     "open answer": "<answer>",
     "answers": "<answer>12</answer>",
-    "open both": "<reasoning><answer>",
     "closing": "</reasoning>",
-    "angle": "<",
     "digits": "9",
     "groups": "1,000,",
     "spaced groups": "1 000 ",
     "blanks": " ",
-    "brace": "{",
     "braces": "{}",
     "boxes": "\\boxed{",
-    "backslash": "\\",
     "quotes": '\\"',
-    "keys": '{"answer":',
     "stars": "**a",
     "underscores": "_a",
     "said": "the answer is ",
-    "words": "twenty-",
     "end tokens": "</s> ",
     "equations": "1=",
     "invisible": "\u200b",
-    "full width": "１",
-    "letter": "a",
     "emoji": "🍎",
 }
 CONTRACTS = {
@@ -74,7 +66,7 @@ def test_a_megabyte_in_an_answer_block_is_judged(piece: str) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["r1", "json", "regex"])
-@pytest.mark.parametrize("piece", ["{", '{"answer":', "\\boxed{", "<think>", "word ", "}"])
+@pytest.mark.parametrize("piece", ["{", '{"answer":', "\\boxed{", "<think>", "word "])
 def test_a_megabyte_is_judged_in_every_format(name: str, piece: str) -> None:
     text = (piece * (SIZE // len(piece) + 1))[:SIZE]
     judge = contract(name)
