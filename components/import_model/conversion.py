@@ -5,6 +5,7 @@ does. Refuses: a pickle that holds anything but tensors (no code in it is run), 
 transformers cannot read.
 """
 
+import importlib.util
 import json
 import pickle
 import struct
@@ -46,6 +47,7 @@ def read_gguf(path: Path) -> GgufFacts:
     Raises:
         BadInputError: when it is no GGUF file, or cut off.
     """
+    _require_torch(path)
     from transformers.integrations.gguf.reader import read_gguf_metadata
 
     try:
@@ -114,6 +116,7 @@ def convert_pickles(folder: Path, weights: tuple[str, ...], target: Path) -> tup
     Raises:
         BadInputError: a file holds other things than tensors, or no space is left.
     """
+    _require_torch(folder)
     import torch
     from safetensors.torch import save_file
 
@@ -136,6 +139,14 @@ def convert_pickles(folder: Path, weights: tuple[str, ...], target: Path) -> tup
         placed["weight_map"] = {key: names.get(name, name) for key, name in placed["weight_map"].items()}
         (target / _INDEX).write_text(json.dumps(placed, indent=2, sort_keys=True), encoding="utf-8")
     return tuple(sorted(names.values()))
+
+
+def _require_torch(source: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise BadInputError(
+            f"model.source: {source} must be converted to safetensors, which needs torch, and this environment has none; "
+            "run import_model with the train image (or install the extra `train`), or use a safetensors version"
+        )
 
 
 def _tensors(content: Any, path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Small objects with a third of the work: boto3 signs a URL for one, urllib3 sends it.
+"""Small objects with about half the work: boto3 signs a URL for one, urllib3 sends it.
 
 Called by the S3 transfers, where a folder may have thousands of files and boto3's own work for a request is what takes
 the time. Whatever does not succeed at once goes to boto3's client, whose retries and errors then count, and the short

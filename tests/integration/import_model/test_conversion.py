@@ -102,6 +102,18 @@ def test_a_training_checkpoint_is_no_model(store, source: Path, tmp_path: Path) 
         import_model(ModelConfig(source=str(source), allow_pickle=True), store, work=tmp_path / "work")
 
 
+def test_a_conversion_without_torch_says_which_image_has_it(store, source: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    (source / "pytorch_model.bin").write_bytes(b"x")
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    for config in (
+        ModelConfig(source=str(source), allow_pickle=True),
+        ModelConfig(source=str(tmp_path / "x.gguf")),
+    ):
+        with pytest.raises(BadInputError, match="needs torch.*train image"):
+            import_model(config, store, work=tmp_path / "work")
+
+
 # ---- GGUF
 
 
