@@ -144,7 +144,7 @@ def convert_pickles(folder: Path, weights: tuple[str, ...], target: Path) -> tup
 def _require_torch(source: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         raise BadInputError(
-            f"model.source: {source} must be converted to safetensors, which needs torch, and this environment has none; "
+            f"model.source: {source} must be converted to safetensors, which needs torch, which is not here; "
             "run import_model with the train image (or install the extra `train`), or use a safetensors version"
         )
 
