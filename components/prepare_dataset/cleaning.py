@@ -135,7 +135,7 @@ class Cleaner:
         self._columns = rules.columns
         self._rule = describe_rule(rules.gold)
         self._extract = make_extract(rules.gold)
-        self._readable = lru_cache(maxsize=65536)(contract.gold_is_readable)
+        self._readable = lru_cache(maxsize=8192)(contract.gold_is_readable)
 
     def clean(self, raw: RawBatch) -> dict[str, list[Any]]:
         """The clean rows of a batch.

@@ -57,17 +57,12 @@ def text_key(tokens: Sequence[str]) -> bytes:
 
 
 def numbers_key(tokens: Sequence[str]) -> bytes:
-    """8 bytes that are equal for texts with the same numbers in the same order (two to twelve may be spelled).
+    """4 bytes that are equal for texts with the same numbers in the same order (two to twelve may be spelled).
 
     Args:
         tokens: `tokens_of` the text.
     """
-    return blake2b(" ".join(_numbers(tokens)).encode(), digest_size=8).digest()
-
-
-def as_array(keys: Sequence[bytes]) -> np.ndarray:
-    """Keys as a uint64 array."""
-    return np.frombuffer(b"".join(keys), dtype="<u8")
+    return blake2b(" ".join(_numbers(tokens)).encode(), digest_size=4).digest()
 
 
 @dataclass(frozen=True)
@@ -104,13 +99,15 @@ class NearIndex:
         self._similarity = similarity
         self._run_numbers: dict[str, int] = {}
         self._runs: list[np.ndarray] = []
-        self._blocks: dict[bytes, _Block] = {}
+        self._blocks: dict[tuple[str, ...], _Block] = {}
+        numbers: list[bytes] = []
         for position, question in enumerate(questions):
             tokens = tokens_of(question)
             numbered = self._run_numbers
             runs = [numbered.setdefault(run, len(numbered)) for run in _run_texts(tokens)]
             self._runs.append(np.array(runs, dtype=np.int32))
-            self._blocks.setdefault(numbers_key(tokens), _Block()).rows.append(position)
+            numbers.append(numbers_key(tokens))
+            self._blocks.setdefault(_numbers(tokens), _Block()).rows.append(position)
         counts = np.zeros(len(self._run_numbers), dtype=np.int32)
         for own in self._runs:
             counts[own] += 1
@@ -118,8 +115,8 @@ class NearIndex:
         self._weights = np.log((total + 10) / (counts + 1))
         self._weight_unknown = math.log(total + 10)
         self._totals = [float(self._weights[own].sum()) for own in self._runs]
-        self.numbers_keys = as_array(list(self._blocks))
-        """uint64 `numbers_key` of every indexed question: no other question can be a near copy."""
+        self.numbers_keys = np.frombuffer(b"".join(numbers), dtype="<u4")
+        """uint32 `numbers_key` of every indexed question: no other question can be a near copy."""
 
     def __len__(self) -> int:
         """Number of questions indexed."""
@@ -128,7 +125,7 @@ class NearIndex:
     def find(self, question: str) -> NearCopy | None:
         """The indexed question that this one is a near copy of and most similar to (the first of equals), if any."""
         tokens = tokens_of(question)
-        block = self._blocks.get(numbers_key(tokens))
+        block = self._blocks.get(_numbers(tokens))
         if block is None:
             return None
         texts = _run_texts(tokens)
@@ -166,8 +163,8 @@ class NearIndex:
         return sorted(found)
 
 
-def _numbers(tokens: Sequence[str]) -> list[str]:
-    return [_SPELLED.get(token, token) for token in tokens if "0" <= token < ":" or token in _SPELLED]
+def _numbers(tokens: Sequence[str]) -> tuple[str, ...]:
+    return tuple([_SPELLED.get(token, token) for token in tokens if "0" <= token < ":" or token in _SPELLED])
 
 
 def _run_texts(tokens: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ here, scan each once (`scan`), decide which rows stay and where they go (`select
 (`writing`), report, store. Refuses what `DataConfig` says to refuse: missing files, no rows, broken rows, gold answers
 no completion could equal, repeats and long prompts over a share, a holdout that overlaps train.
 
-Memory does not grow with the text: 28 bytes a row of each source (plus about twice that for a moment while sorting),
+Memory does not grow with the text: 24 bytes a row of each source (and as much again for a moment, while sorting),
 and about 8 KB for each question of holdout and validation, which train is compared with. Disk in `work` holds the clean
 rows once, compressed. Equal inputs give equal bytes.
 """
@@ -22,7 +22,7 @@ from components.contract import Contract
 from components.errors import BadInputError
 from components.prepare_dataset.cleaning import ScanRules
 from components.prepare_dataset.config import DataConfig, HubSource
-from components.prepare_dataset.overlap import NearIndex, as_array, text_key, tokens_of
+from components.prepare_dataset.overlap import NearIndex, text_key, tokens_of
 from components.prepare_dataset.prompts import PromptBuilder, load_tokenizer
 from components.prepare_dataset.report import FORMAT, describe_source, describe_split, find_warnings, render_markdown
 from components.prepare_dataset.scan import ScannedSource, scan_source
@@ -176,7 +176,7 @@ def _check_leaks(splits: dict[str, Selection], data: DataConfig) -> dict[str, in
 def _check_examples(contract: Contract, holdout: Selection) -> None:
     """Refuse a few-shot example whose question the holdout asks: its answer would stand in every prompt."""
     for number, example in enumerate(contract.config.examples):
-        key = as_array([text_key(tokens_of(example.question))])[0]
+        key = np.frombuffer(text_key(tokens_of(example.question)), dtype="<u8")[0]
         found = np.flatnonzero((holdout.source.question_keys == key) & holdout.keep)
         if len(found):
             raise BadInputError(

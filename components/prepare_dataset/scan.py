@@ -1,7 +1,7 @@
 """The first pass over a source: read, map columns, extract gold, check, tokenise, and keep a few bytes a row.
 
 Called by `prepare_dataset`, once for each given source. Clean rows go to a scratch file on disk (LZ4 Arrow stream), in
-order; memory keeps 28 bytes of each for the decisions that need all rows at once: keys of its question, its numbers and
+order; memory keeps 24 bytes of each for the decisions that need all rows at once: keys of its question, its numbers and
 its answer, and its length in tokens. Refuses a source without rows, and one with more broken rows than the config
 allows, naming file and line of the first.
 """
@@ -19,7 +19,8 @@ import pyarrow as pa
 from components.contract import Contract
 from components.errors import BadInputError
 from components.prepare_dataset.cleaning import CLEAN_FIELDS, KEPT_PREFIX, Cleaner, Offence, ScanRules
-from components.prepare_dataset.overlap import as_array, numbers_key, text_key, tokens_of
+from components.prepare_dataset.keys import Column
+from components.prepare_dataset.overlap import numbers_key, text_key, tokens_of
 from components.prepare_dataset.prompts import PromptBuilder
 from components.prepare_dataset.readers import RawBatch, estimate_rows, read_batches
 from components.prepare_dataset.sources import SourceFiles
@@ -35,7 +36,7 @@ class ScannedSource:
         files: where its rows came from.
         scratch: Arrow stream of the clean rows, in order.
         question_keys: uint64 of each clean row, equal for equal questions (see `overlap`).
-        numbers_keys: uint64 of each clean row, equal for questions with the same numbers.
+        numbers_keys: uint32 of each clean row, equal for questions with the same numbers (and for one pair in 10^9).
         answer_keys: uint64 of each clean row, equal for equal gold answers.
         tokens: int32 of each clean row, length of its prompt.
         rows_read: rows of the source, broken ones included.
@@ -91,7 +92,7 @@ def scan_source(
     schema = pa.schema([(name, pa.string()) for name in (*CLEAN_FIELDS, *(KEPT_PREFIX + name for name in kept))])
     scratch = work / f"{rules.name}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    question_keys, numbers_keys, answer_keys, tokens = [], [], [], []
+    question_keys, numbers_keys, answer_keys, tokens = Column("Q"), Column("I"), Column("Q"), Column("i")
     kept_types: dict[str, pa.DataType] = dict.fromkeys(kept, pa.null())
     expected = sum(estimate_rows(path) for path, _ in files.files)
     if rules.limit is not None:
@@ -107,21 +108,21 @@ def scan_source(
         for raw in _limited(_all_batches(files, rules), rules.limit):
             clean = cleaner.clean(raw)
             if counting is not None:
-                tokens.append(counting.result())
+                tokens.extend(counting.result().tobytes())
             counting = tokeniser.submit(prompts.count_tokens, clean["question"])
             for name in kept:
                 kept_types[name] = _widen(kept_types[name], clean[KEPT_PREFIX + name], name, raw)
                 clean[KEPT_PREFIX + name] = [_kept_text(value) for value in clean[KEPT_PREFIX + name]]
             words = [tokens_of(text) for text in clean["question"]]
-            question_keys.append(as_array([text_key(own) for own in words]))
-            numbers_keys.append(as_array([numbers_key(own) for own in words]))
-            answer_keys.append(as_array([text_key(tokens_of(text)) for text in clean["answer"]]))
+            question_keys.extend(b"".join([text_key(own) for own in words]))
+            numbers_keys.extend(b"".join([numbers_key(own) for own in words]))
+            answer_keys.extend(b"".join([text_key(tokens_of(text)) for text in clean["answer"]]))
             special += sum(map(prompts.holds_special, clean["question"]))
             writer.write_batch(pa.record_batch([pa.array(clean[name], pa.string()) for name in schema.names], schema))
             done = cleaner.tally.rows
             report_progress("prepare_dataset", done, max(done, expected), unit=f"{rules.name} row")
         if counting is not None:
-            tokens.append(counting.result())
+            tokens.extend(counting.result().tobytes())
     tally = cleaner.tally
     if tally.rows == 0:
         raise BadInputError(f"data.{rules.name}: {files.shown} has no rows; give a source with at least one")
@@ -130,10 +131,10 @@ def scan_source(
         name=rules.name,
         files=files,
         scratch=scratch,
-        question_keys=_joined(question_keys, np.uint64),
-        numbers_keys=_joined(numbers_keys, np.uint64),
-        answer_keys=_joined(answer_keys, np.uint64),
-        tokens=_joined(tokens, np.int32),
+        question_keys=question_keys.finish(),
+        numbers_keys=numbers_keys.finish(),
+        answer_keys=answer_keys.finish(),
+        tokens=tokens.finish(),
         rows_read=tally.rows,
         broken=tally.broken,
         first_broken=tuple(tally.first),
@@ -173,12 +174,6 @@ def _limited(batches: Iterator[RawBatch], limit: int | None) -> Iterator[RawBatc
         left -= len(numbers)
         if left <= 0:
             return
-
-
-def _joined(parts: list[np.ndarray], kind: type) -> np.ndarray:
-    joined = np.concatenate(parts) if parts else np.zeros(0, dtype=kind)
-    parts.clear()
-    return joined
 
 
 def _kept_text(value: Any) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from components.errors import BadInputError
 from components.prepare_dataset.cleaning import FIRST_SHOWN, Offence
 from components.prepare_dataset.config import DataConfig
+from components.prepare_dataset.keys import is_in, repeats
 from components.prepare_dataset.overlap import NearIndex
 from components.prepare_dataset.scan import ScannedSource
 
@@ -34,10 +35,6 @@ class Selection:
     keep: np.ndarray
     dropped: dict[str, int] = field(default_factory=dict)
     first: dict[str, tuple[Offence, ...]] = field(default_factory=dict)
-
-    def rows(self) -> np.ndarray:
-        """Numbers of the rows that are in, ascending."""
-        return np.flatnonzero(self.keep)
 
     def drop(self, reason: str, out: np.ndarray, first: tuple[Offence, ...]) -> None:
         """Take rows out and note why.
@@ -66,10 +63,13 @@ def select_clean(source: ScannedSource, data: DataConfig) -> Selection:
     if len(source) == 0:
         raise BadInputError(f"data.{source.name}: every one of the {source.rows_read} rows is broken; nothing is left")
     # Rows are the same when question and answer are; odd multipliers keep the mix of two keys a bijection in each.
-    both = source.question_keys * np.uint64(0x9E3779B97F4A7C15) ^ source.answer_keys * np.uint64(0xC2B2AE3D27D4EB4F)
-    _, first_places = np.unique(both, return_index=True)
-    repeated = np.ones(len(source), dtype=bool)
-    repeated[first_places] = False
+    repeated = repeats(
+        len(source),
+        lambda rows: (
+            source.question_keys[rows] * np.uint64(0x9E3779B97F4A7C15)
+            ^ source.answer_keys[rows] * np.uint64(0xC2B2AE3D27D4EB4F)
+        ),
+    )
     share = np.count_nonzero(repeated) / len(source)
     offences = _offences(source, repeated, "question", "repeats an earlier row")
     if share > data.max_duplicate_share:
@@ -133,18 +133,15 @@ def split_from_train(train: Selection, data: DataConfig) -> dict[str, Selection]
     taken: dict[str, Selection] = {}
     if not wanted:
         return taken
-    order = _mixed(train.source.question_keys, data.seed)
+    ranks = _mixed(train.source.question_keys, data.seed)
     for name, rows in wanted.items():
-        places = train.rows()
-        if rows >= len(places):
+        if rows >= np.count_nonzero(train.keep):
             raise BadInputError(
                 f"data.train: too few different questions to take {rows} for {name} and train on others; give more "
                 f"rows, or lower data.{name}_rows"
             )
-        ranks = order[places]
-        limit = np.partition(ranks, rows - 1)[rows - 1]
-        keep = np.zeros(len(train.source), dtype=bool)
-        keep[places[ranks <= limit]] = True
+        limit = np.partition(ranks[train.keep], rows - 1)[rows - 1]
+        keep = train.keep & (ranks <= limit)
         train.keep &= ~keep
         taken[name] = Selection(train.source, keep)
     if not train.keep.any():
@@ -167,7 +164,7 @@ def check_overlap(train: Selection, other: Selection, data: DataConfig, *, name:
     """
     if train.source is other.source:
         return
-    shared = np.isin(train.source.question_keys, other.source.question_keys[other.keep]) & train.keep
+    shared = is_in(train.source.question_keys, other.source.question_keys[other.keep]) & train.keep
     count = int(np.count_nonzero(shared))
     if count == 0:
         return
@@ -202,7 +199,7 @@ def check_near_overlap(
     """
     near = np.zeros(len(train.source), dtype=bool)
     first: list[Offence] = []
-    possible = train.keep & np.isin(train.source.numbers_keys, index.numbers_keys)
+    possible = train.keep & is_in(train.source.numbers_keys, index.numbers_keys)
     for start, batch in train.source.batches():
         kept = np.flatnonzero(possible[start : start + batch.num_rows])
         if not len(kept):
@@ -242,8 +239,9 @@ def questions_of(selection: Selection) -> tuple[list[str], list[str]]:
 
 def conflicting_rows(selection: Selection) -> int:
     """Rows kept whose question another kept row answers otherwise."""
-    keys = np.sort(selection.source.question_keys[selection.keep])
-    return int(len(keys) - len(np.unique(keys))) if len(keys) else 0
+    keys = selection.source.question_keys[selection.keep]
+    keys.sort()
+    return int(np.count_nonzero(keys[1:] == keys[:-1]))
 
 
 def _offences(source: ScannedSource, rows: np.ndarray, name: str, reason: str) -> tuple[Offence, ...]:
@@ -268,6 +266,8 @@ def _twin(other: Selection, key: np.uint64) -> str:
 def _mixed(keys: np.ndarray, seed: int) -> np.ndarray:
     """Keys shuffled by a seed: the finaliser of splitmix64 (Steele et al. 2014), a bijection on 64 bits."""
     mixed = keys + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed ^= mixed >> np.uint64(shift)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from components.prepare_dataset.cleaning import KEPT_PREFIX
+from components.prepare_dataset.keys import count_values, largest_rows, percentiles
 from components.prepare_dataset.prompts import MESSAGES, PromptBuilder
 from components.prepare_dataset.selection import Selection
 
@@ -56,7 +57,7 @@ def write_split(selection: Selection, prompts: PromptBuilder, path: Path) -> Wri
         path: the Parquet file.
     """
     source = selection.source
-    rows = selection.rows()
+    rows = int(np.count_nonzero(selection.keep))
     kept_types = source.kept_types
     schema = pa.schema(
         [
@@ -69,11 +70,9 @@ def write_split(selection: Selection, prompts: PromptBuilder, path: Path) -> Wri
             *(pa.field(name, kind) for name, kind in kept_types.items()),
         ]
     )
-    tokens = source.tokens[rows]
-    answers = source.answer_keys[rows]
-    label_keys, label_counts = _most_common(answers)
+    distinct, label_keys, label_counts = count_values(source.answer_keys[selection.keep], _LABELS_SHOWN)
     label_texts: dict[int, str] = {}
-    longest_rows = set(rows[np.argsort(-tokens, kind="stable")[:_LONGEST_SHOWN]].tolist())
+    longest_rows = largest_rows(source.tokens, selection.keep, _LONGEST_SHOWN)
     longest: list[dict[str, Any]] = []
     samples: list[dict[str, str]] = []
     digest = hashlib.sha256()
@@ -101,14 +100,14 @@ def write_split(selection: Selection, prompts: PromptBuilder, path: Path) -> Wri
             _update(digest, taken)
             if len(label_texts) < len(label_keys):
                 batch_keys = source.answer_keys[start:stop][places]
-                for place in np.flatnonzero(np.isin(batch_keys, label_keys)):
-                    label_texts.setdefault(int(batch_keys[place]), taken.column("answer")[int(place)].as_py())
-            for place in places[np.isin(places + start, list(longest_rows))] if longest_rows else ():
+                for place in np.flatnonzero(np.isin(batch_keys, label_keys)).tolist():
+                    label_texts.setdefault(int(batch_keys[place]), taken.column("answer")[place].as_py())
+            for place in [row - start for row in longest_rows if start <= row < stop]:
                 longest.append(
                     {
                         "tokens": int(source.tokens[start + place]),
-                        "id": batch.column("id")[int(place)].as_py(),
-                        "question": batch.column("question")[int(place)].as_py()[:_EXCERPT],
+                        "id": batch.column("id")[place].as_py(),
+                        "question": batch.column("question")[place].as_py()[:_EXCERPT],
                     }
                 )
             for row in taken.slice(0, _SAMPLES_SHOWN - len(samples)).to_pylist():
@@ -118,13 +117,13 @@ def write_split(selection: Selection, prompts: PromptBuilder, path: Path) -> Wri
             flush(_ROW_GROUP)
         flush(1)
     return WrittenSplit(
-        rows=len(rows),
+        rows=rows,
         fingerprint=digest.hexdigest(),
-        tokens=_token_figures(tokens),
+        tokens=_token_figures(source.tokens[selection.keep]),
         longest=sorted(longest, key=lambda row: (-row["tokens"], row["id"])),
         labels={
-            "distinct": len(np.unique(answers)),
-            "most_common_share": round(float(label_counts[0] / len(rows)), 4) if len(rows) else 0.0,
+            "distinct": distinct,
+            "most_common_share": round(float(label_counts[0] / rows), 4) if rows else 0.0,
             "top": [
                 {"answer": label_texts[int(key)], "rows": int(count)}
                 for key, count in zip(label_keys, label_counts, strict=True)
@@ -155,15 +154,9 @@ def _update(digest: Any, batch: pa.RecordBatch) -> None:
     digest.update("".join(parts).encode())
 
 
-def _most_common(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    found, counts = np.unique(keys, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:_LABELS_SHOWN]
-    return found[order], counts[order]
-
-
 def _token_figures(tokens: np.ndarray) -> dict[str, float]:
     if not len(tokens):
         return {}
-    points = np.percentile(tokens, [50, 90, 95, 99], method="higher")
-    figures = {f"p{name}": int(value) for name, value in zip((50, 90, 95, 99), points, strict=True)}
+    points = (50, 90, 95, 99)
+    figures = {f"p{point}": value for point, value in zip(points, percentiles(tokens, points), strict=True)}
     return {"mean": round(float(tokens.mean()), 1), **figures, "max": int(tokens.max())}
