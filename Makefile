@@ -31,7 +31,7 @@ run: $(STAMP) ## train, judge and register the embedded default model (CONFIG=..
 	@$(BIN)/grpo run $(CONFIG)
 
 test: $(STAMP) ## the tests that need no server, container or large model
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -n auto -m "not slow"
 
 test-slow: $(STAMP) ## the tests with servers, models, kill loops
 	@$(BIN)/python -m pytest -m slow
