@@ -24,7 +24,7 @@ from pipeline.fingerprint import code_fingerprint
 from pipeline.resources import ResourcesConfig
 
 IMAGE_OF = {
-    "import_model": "data",
+    "import_model": "train",
     "prepare_dataset": "data",
     "smoke_test_rewards": "evaluate",
     "train_grpo": "train",

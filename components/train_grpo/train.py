@@ -131,7 +131,7 @@ def train_grpo(inputs: TrainingInputs, store: ArtifactStore, *, work: Path) -> T
         os.environ["OMP_NUM_THREADS"] = str(inputs.training.threads)
     for stage in inputs.all_stages():
         stage_training(inputs.training, stage).batch_plan(int(os.environ.get("WORLD_SIZE", "1")))
-    with hold(store, prefix, what=f"training of run {inputs.run_name}", wait_s=30):
+    with hold(store, prefix, what=f"training of run {inputs.run_name}", wait_s=90):
         from components.train_grpo.stages import run_stages
 
         output = work / "training" / key[:32]
