@@ -5,7 +5,7 @@
 
 What it makes, all from one seed:
 
-- `data/train.jsonl`, `data/holdout.jsonl`: word problems of one sum or difference, operands 10 to 99, each with its working.
+- `data/train.jsonl`, `data/holdout.jsonl`: word problems of one sum or difference, operands 10 to 99, with working.
 - `model/`: a Llama of under a million weights with its own tokenizer, trained from nothing by plain supervised learning
   on problems of the same kind. It does the sums digit by digit, as on paper, and it answers in many styles, of which
   the requested format is the less usual: that leaves GRPO something to teach.

@@ -152,7 +152,7 @@ def test_no_format_reward_can_be_gamed(name, trap):
     assert score(name, GAMED[trap]) < score(name, HONEST) == 1.0
 
 
-@pytest.mark.parametrize("trap", set(GAMED) - {"truncated", "100 kB behind"})
+@pytest.mark.parametrize("trap", sorted(set(GAMED) - {"truncated", "100 kB behind"}))
 def test_incremental_format_pays_little_for_tags_without_the_rest(trap):
     assert score("incremental_format", GAMED[trap]) <= 0.4
 
