@@ -27,6 +27,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Logits
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from components.errors import BadInputError
+from components.generation.attention import fold_groups
 from components.generation.choosing import choose, penalise, uniform_stream
 from components.generation.interface import Completion, EngineIdentity, Progress, Sampling, generation_defaults
 from components.generation.placement import choose_device, choose_dtype
@@ -35,7 +36,7 @@ from components.generation.tokens import encode_prompts, stop_token_ids, to_comp
 log = logging.getLogger("grpo")
 
 PLAIN_LAYERS = {"full_attention", "sliding_attention"}
-CPU_SLOTS = 32  # beyond this a CPU is bound by arithmetic and larger batches gain nothing
+CPU_SLOTS = 64  # beyond this a CPU is bound by arithmetic and larger batches gain nothing
 MOST_SLOTS = 512
 PREFILL_TOKENS = 16_384  # most padded tokens in one prefill, so that its activations stay small beside the cache
 SLACK_COLUMNS = 64  # columns beyond the longest row: how many steps pass between two moves of the cache
@@ -458,6 +459,7 @@ def open_transformers(
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype), local_files_only=True)
     model = model.to(device).eval()
+    fold_groups(model)
     try:
         yield TransformersGenerator(directory, model, tokenizer, dtype=dtype, batch_size=batch_size)
     finally:
