@@ -134,19 +134,15 @@ def bar_chart(rows: Sequence[tuple[str, float, float]], *, title: str) -> str:
 
 
 def moving_average(values: Sequence[float], share: float = 0.08) -> list[float]:
-    """Centred moving average over a share of the curve, narrower at its ends.
+    """Moving average over a share of the curve, one-sided towards its ends (so that they do not end in noise).
 
     Args:
         values: the curve.
         share: width as a share of its length.
     """
     half = max(1, round(len(values) * share / 2))
-    smooth = []
-    for place in range(len(values)):
-        reach = min(half, place, len(values) - 1 - place)
-        window = values[place - reach : place + reach + 1]
-        smooth.append(sum(window) / len(window))
-    return smooth
+    windows = [values[max(0, place - half) : place + half + 1] for place in range(len(values))]
+    return [sum(window) / len(window) for window in windows]
 
 
 def _dress(axes: Axes, grid: Literal["x", "y"] = "y") -> None:

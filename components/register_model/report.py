@@ -17,7 +17,7 @@ METRICS = (
     ("format_compliance", "In the format (strict)"),
     ("accuracy_strict", "In the format and right"),
     ("accuracy_lenient", "Right, however it is said"),
-    ("format_compliance_lenient", "An answer can be read"),
+    ("format_compliance_lenient", "An answer block can be read"),
     ("truncation_rate", "Cut off at the token limit"),
 )
 """The judged metrics and what a reader calls them."""

@@ -350,10 +350,10 @@ def test_curves_without_values_are_left_out() -> None:
     ]
 
 
-def test_the_moving_average_keeps_length_ends_and_level() -> None:
-    values = [float(value) for value in range(50)]
-    smooth = moving_average(values, share=0.2)
+def test_the_moving_average_keeps_length_and_level_and_does_not_end_in_noise() -> None:
+    assert moving_average([2.0] * 30) == [2.0] * 30
+    line = [float(value) for value in range(50)]
+    smooth = moving_average(line, share=0.2)
     assert len(smooth) == 50
-    assert smooth[0] == 0
-    assert smooth[-1] == 49
     assert smooth[25] == pytest.approx(25)
+    assert moving_average([1.0] * 49 + [0.0], share=0.2)[-1] == pytest.approx(5 / 6)
