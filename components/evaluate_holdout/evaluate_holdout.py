@@ -9,7 +9,7 @@ Nothing here decides whether the model is good: that is judge_candidate's.
 
 import json
 import logging
-import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -119,22 +119,23 @@ def evaluate_holdout(
     counts = {"tokens_per_second": facts["tokens_per_second"]}
     counts |= {f"reward_errors/{name}": float(count) for name, count in errors.items()}
     metrics |= {name: {"value": value, "low": None, "high": None, "n": len(samples)} for name, value in counts.items()}
-    folder = work / "evaluation"
-    _write(folder, samples, metrics, settings | facts)
     provenance = {
         "kind": "evaluation",
         "model": model_digest,
         "holdout_fingerprint": holdout.fingerprint,
         "contract_hash": contract.hash,
     }
-    try:
-        reference = store.put(folder, key, provenance=provenance)
-    except PipelineError:
-        # Another run evaluated the same at the same time and was first: its result stands.
-        other = _find(store, key, work)
-        if other is None:
-            raise
-        return other
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=work, prefix="evaluation-") as folder:
+        _write(Path(folder), samples, metrics, settings | facts)
+        try:
+            reference = store.put(Path(folder), key, provenance=provenance)
+        except PipelineError:
+            # Another run evaluated the same at the same time and was first: its result stands.
+            other = _find(store, key, work)
+            if other is None:
+                raise
+            return other
     return Evaluation(reference, metrics)
 
 
@@ -302,9 +303,6 @@ def _measure_all(
 
 def _write(folder: Path, samples: Sequence[Sample], metrics: Metrics, settings: dict[str, Any]) -> None:
     """The artifact's files."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
     names = list(dict.fromkeys(name for sample in samples for name in sample))
     try:
         table = pa.Table.from_pylist([{name: sample.get(name) for name in names} for sample in samples])

@@ -336,6 +336,10 @@ class TransformersGenerator:
             logits_to_keep=1,
         )
         logits = output.logits[:, -1].float()
+        if torch.isnan(logits).any():
+            raise BadInputError(
+                f"the model gives NaN in {self.identity.dtype}: its weights are broken or overflow; try dtype: float32"
+            )
         layers = [(layer.keys, layer.values) for layer in cache.layers]
         if len(distinct) < len(rows):
             index = torch.tensor([distinct[row.prompt] for row in rows], device=self.device)
@@ -457,7 +461,17 @@ def open_transformers(
     if getattr(config, "is_encoder_decoder", False):
         raise BadInputError(f"{directory} holds a {config.model_type} model (encoder-decoder); GRPO needs a decoder")
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype), local_files_only=True)
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
+        )
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"the model in {directory} cannot be loaded: {error}") from error
+    if loading["missing_keys"]:
+        missing = sorted(loading["missing_keys"])
+        raise BadInputError(
+            f"{directory} lacks {len(missing)} weights (first: {missing[0]}), which would be random; give a whole model"
+        )
     model = model.to(device).eval()
     fold_groups(model)
     try:

@@ -7,7 +7,7 @@ changes: promotion compares with that. A verdict that is not pass does not raise
 
 import json
 import logging
-import shutil
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,14 @@ def judge_candidate(
         "contract_hash": base.settings["contract_hash"],
         "config": gates.model_dump(mode="json"),
     }
-    folder = work / "verdict"
-    _write(folder, content, side_by_side(pairs))
     key = f"verdicts/{content_hash(content, base.settings, candidate.settings, code)[:32]}"
     provenance = {"kind": "verdict", "base": content["base_model"], "candidate": content["candidate_model"]}
-    reference = store.find(key) or store.put(folder, key, provenance=provenance)
+    reference = store.find(key)
+    if reference is None:
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=work, prefix="verdict-") as folder:
+            _write(Path(folder), content, side_by_side(pairs))
+            reference = store.put(Path(folder), key, provenance=provenance)
     for gate in results:
         log.info("%s: %s", gate.status, gate.sentence)
     return Verdict(reference, verdict, results, differences)
@@ -173,8 +176,5 @@ def _notes(base: dict[str, Any], candidate: dict[str, Any], gates: GatesConfig) 
 
 
 def _write(folder: Path, content: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
     (folder / "verdict.json").write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
     parquet.write_table(pa.Table.from_pylist(rows), folder / "pairs.parquet", compression="zstd")

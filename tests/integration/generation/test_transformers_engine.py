@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from components.errors import BadInputError
@@ -239,6 +240,29 @@ def test_a_model_without_an_end_token_is_refused(tiny: Path, tmp_path: Path) -> 
         stated.pop("eos_token")
         (directory / name).write_text(json.dumps(stated))
     with pytest.raises(BadInputError, match="no end token"):
+        generate(directory, ["a"], Sampling(max_new_tokens=2))
+
+
+def test_weights_that_are_missing_are_not_made_up(tiny: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "incomplete"
+    shutil.copytree(tiny, directory)
+    weights = load_file(directory / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BadInputError, match=r"lacks 1 weights \(first: model\.layers\.1\.mlp\.up_proj\.weight\)"):
+        generate(directory, ["a"], Sampling(max_new_tokens=2))
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(BadInputError, match="cannot be loaded"):
+        generate(directory, ["a"], Sampling(max_new_tokens=2))
+
+
+def test_weights_that_give_nan_are_refused(tiny: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "broken"
+    shutil.copytree(tiny, directory)
+    weights = load_file(directory / "model.safetensors")
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BadInputError, match="gives NaN in float32"):
         generate(directory, ["a"], Sampling(max_new_tokens=2))
 
 
