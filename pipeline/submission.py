@@ -54,7 +54,7 @@ def prepare_submission(
 
 
 def check_inputs(config: RunConfig, home: Path) -> None:
-    """Refuse what would make a run fail later, before anything is written.
+    """Refuse what would make a run fail later; leaves nothing behind, refused or not.
 
     Args:
         config: the run config.
@@ -63,6 +63,16 @@ def check_inputs(config: RunConfig, home: Path) -> None:
     Raises:
         BadInputError: naming the field, the value and the mend.
     """
+    fresh = not home.exists()
+    try:
+        _check(config, home)
+    finally:
+        if fresh:
+            # Asking a store in the state folder whether it can be written makes that folder.
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _check(config: RunConfig, home: Path) -> None:
     for section in (config.data, config.model):
         try:
             section.local_files()
