@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -192,7 +192,15 @@ def identify(engine: str = "auto", *, dtype: str = "auto", device: str = "auto")
     from components.generation.placement import choose_device, choose_dtype
 
     place = choose_device(device)
-    return EngineIdentity(chosen, version(chosen), choose_dtype(dtype, place), place)
+    return EngineIdentity(chosen, _version(chosen), choose_dtype(dtype, place), place)
+
+
+def _version(package: str) -> str:
+    """Version of an importable package, under whatever name it was installed (vLLM's CPU build has its own)."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return version(packages_distributions()[package][0])
 
 
 def open_generator(

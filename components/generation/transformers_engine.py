@@ -22,15 +22,20 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from components.errors import BadInputError
 from components.generation.attention import fold_groups
 from components.generation.choosing import choose, penalise, uniform_stream
-from components.generation.interface import Completion, EngineIdentity, Progress, Sampling, generation_defaults
-from components.generation.placement import choose_device, choose_dtype
+from components.generation.interface import (
+    Completion,
+    EngineIdentity,
+    Progress,
+    Sampling,
+    generation_defaults,
+    identify,
+)
 from components.generation.tokens import encode_prompts, stop_token_ids, to_completion
 
 log = logging.getLogger("grpo")
@@ -174,12 +179,13 @@ class Prefilled:
 class TransformersGenerator:
     """A causal language model of transformers, ready to complete prompts."""
 
-    def __init__(self, directory: Path, model: Any, tokenizer: Any, *, dtype: str, batch_size: int | None) -> None:
-        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+    def __init__(
+        self, directory: Path, model: Any, tokenizer: Any, identity: EngineIdentity, batch_size: int | None
+    ) -> None:
+        self.model, self.tokenizer, self.identity, self.batch_size = model, tokenizer, identity, batch_size
         self.device = model.device
         self.defaults = generation_defaults(directory)
         self.stops = frozenset(stop_token_ids(tokenizer, self.defaults))
-        self.identity = EngineIdentity("transformers", transformers.__version__, dtype, self.device.type)
         config = model.config.get_text_config()
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         layer_types = set(getattr(config, "layer_types", None) or {"full_attention"})
@@ -455,15 +461,14 @@ def open_transformers(
     Raises:
         BadInputError: device or dtype is not to be had, or the model is not a decoder.
     """
-    device = choose_device(device)
-    dtype = choose_dtype(dtype, device)
+    identity = identify("transformers", dtype=dtype, device=device)
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
     if getattr(config, "is_encoder_decoder", False):
         raise BadInputError(f"{directory} holds a {config.model_type} model (encoder-decoder); GRPO needs a decoder")
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
+            directory, dtype=getattr(torch, identity.dtype), local_files_only=True, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise BadInputError(f"the model in {directory} cannot be loaded: {error}") from error
@@ -472,14 +477,14 @@ def open_transformers(
         raise BadInputError(
             f"{directory} lacks {len(missing)} weights (first: {missing[0]}), which would be random; give a whole model"
         )
-    model = model.to(device).eval()
+    model = model.to(identity.device).eval()
     fold_groups(model)
     try:
-        yield TransformersGenerator(directory, model, tokenizer, dtype=dtype, batch_size=batch_size)
+        yield TransformersGenerator(directory, model, tokenizer, identity, batch_size)
     finally:
         del model
         gc.collect()
-        if device == "cuda":
+        if identity.device == "cuda":
             torch.cuda.empty_cache()
 
 

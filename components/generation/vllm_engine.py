@@ -1,8 +1,8 @@
-"""The vLLM engine: the GPU's way to generate a holdout in minutes. Imported only when chosen; needs a GPU.
+"""The vLLM engine: the GPU's way to generate a holdout in minutes. Imported only when chosen.
 
 Called through `open_generator`. Prompts go in as token ids and completions come out as token ids, so that text is made
 from tokens here exactly as in the transformers engine. vLLM batches, caches prefixes and sorts by itself; progress is
-reported by chunk. Written for vLLM 0.22 to 0.31 (what TRL 1.16 supports).
+reported by chunk. For vLLM 0.22 to 0.31 (what TRL 1.16 supports) on a GPU; its CPU build works too, slowly to start.
 """
 
 import gc
@@ -15,8 +15,14 @@ from typing import Any
 import vllm
 from transformers import AutoTokenizer
 
-from components.generation.interface import Completion, EngineIdentity, Progress, Sampling, generation_defaults
-from components.generation.placement import choose_device, choose_dtype
+from components.generation.interface import (
+    Completion,
+    EngineIdentity,
+    Progress,
+    Sampling,
+    generation_defaults,
+    identify,
+)
 from components.generation.tokens import encode_prompts, stop_token_ids, to_completion
 
 CHUNK = 1024  # prompts handed over at once: enough to keep the engine full, few enough to see progress
@@ -78,15 +84,16 @@ def open_vllm(directory: Path, *, dtype: str, device: str, batch_size: int | Non
     Raises:
         BadInputError: the device is not to be had.
     """
-    device = choose_device(device)
-    dtype = choose_dtype(dtype, device)
+    identity = identify("vllm", dtype=dtype, device=device)
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     options: dict[str, Any] = {"max_num_seqs": batch_size} if batch_size is not None else {}
-    if device == "cuda":
+    if identity.device == "cuda":
         options["gpu_memory_utilization"] = MEMORY_SHARE
+    else:
+        options["enforce_eager"] = True  # compiling takes minutes on a CPU, more than it saves
     engine = vllm.LLM(
         model=str(directory),
-        dtype=dtype,
+        dtype=identity.dtype,
         seed=0,
         # The sampling is stated in full with every request; vLLM must not add the model's own on top.
         generation_config="vllm",
@@ -96,7 +103,7 @@ def open_vllm(directory: Path, *, dtype: str, device: str, batch_size: int | Non
         **options,
     )
     try:
-        yield VllmGenerator(directory, engine, tokenizer, EngineIdentity("vllm", vllm.__version__, dtype, device))
+        yield VllmGenerator(directory, engine, tokenizer, identity)
     finally:
         engine.llm_engine.engine_core.shutdown()
         del engine
