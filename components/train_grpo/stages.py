@@ -20,7 +20,7 @@ from trl import GRPOTrainer, SFTTrainer
 
 from components.contract import Contract, build_contract
 from components.errors import BadInputError, GateFailedError, PipelineError, ResumableError
-from components.generation.interface import Sampling
+from components.generation.interface import EngineIdentity, Sampling
 from components.generation.transformers_engine import TransformersGenerator
 from components.rewards.guard import RewardGuard
 from components.storage.references import Reference
@@ -376,9 +376,10 @@ def _validate(
         return {}
     model = policy.get_base_model() if isinstance(policy, PeftModel) else policy
     policy.eval()
-    generator = TransformersGenerator(
-        directory, model, tokenizer, dtype=str(model.dtype).removeprefix("torch."), batch_size=None
+    identity = EngineIdentity(
+        "transformers", versions()["transformers"], str(model.dtype).removeprefix("torch."), model.device.type
     )
+    generator = TransformersGenerator(directory, model, tokenizer, identity, None)
     prompts = [contract.render(tokenizer, row) for row in rows]
     limit = int(inputs.training.value("max_completion_length"))
     texts = [answers[0].text for answers in generator.generate(prompts, Sampling(max_new_tokens=limit))]
