@@ -34,7 +34,7 @@ test: $(STAMP) ## the tests that need no server, container or large model
 	@$(BIN)/python -m pytest -n auto -m "not slow"
 
 test-slow: $(STAMP) ## the tests with servers, models, kill loops
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m slow $(SLOW)
 
 lint: $(STAMP) ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
