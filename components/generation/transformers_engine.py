@@ -190,7 +190,8 @@ class TransformersGenerator:
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         layer_types = set(getattr(config, "layer_types", None) or {"full_attention"})
         self.plain = layer_types <= PLAIN_LAYERS and not getattr(model, "_is_stateful", False)
-        self.shares_prefix = layer_types == {"full_attention"}
+        # A window counts columns, and a shared prefix leaves empty ones between itself and the rest of a prompt.
+        self.shares_prefix = layer_types == {"full_attention"} and getattr(config, "sliding_window", None) is None
 
     def generate(
         self, prompts: list[str], sampling: Sampling, on_progress: Progress | None = None

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen3NextConfig,
+)
 
 from components.errors import BadInputError
 from components.generation import Completion, Sampling, identify, open_generator
@@ -220,6 +228,56 @@ def test_learned_positions_are_not_overrun_by_free_slots(tmp_path: Path, tiny: P
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     texts = [f"{index}{'y' * (30 - index)}" for index in range(12)]
     assert tokens_of(generate(tmp_path, texts, Sampling(max_new_tokens=32), 4)) == one_by_one(tmp_path, texts, 32)
+
+
+SMALL = {
+    "vocab_size": 261,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": list(range(1, 30)),
+    "pad_token_id": 0,
+    "initializer_range": 0.4,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MistralConfig(**SMALL, num_hidden_layers=2, sliding_window=8),
+        Gemma3TextConfig(
+            **SMALL, num_hidden_layers=3, sliding_window=8, sliding_window_pattern=3, tie_word_embeddings=False
+        ),
+        Qwen3NextConfig(
+            **SMALL,
+            num_hidden_layers=2,
+            layer_types=["linear_attention", "full_attention"],
+            linear_num_key_heads=2,
+            linear_num_value_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+            num_experts=0,
+            mlp_only_layers=[0, 1],
+        ),
+    ],
+    ids=["sliding", "sliding-and-full", "linear-and-full"],
+)
+def test_other_kinds_of_attention_give_the_tokens_of_plain_generate(
+    tiny: Path, tmp_path: Path, config: PreTrainedConfig
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny / name, tmp_path / name)
+    torch.manual_seed(5)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    # A few tokens behind a long common beginning, beside many: what a window sees must not depend on the padding.
+    texts = [f"system: be brief. user: {'xyz' * (index % 3 * 4)}{index}" for index in range(9)]
+    expected = one_by_one(tmp_path, texts, 16)
+    assert len({tuple(ids) for ids in expected}) > 3, "the model must not answer everything alike"
+    assert tokens_of(generate(tmp_path, texts, Sampling(max_new_tokens=16), 4)) == expected
 
 
 @pytest.mark.parametrize(
