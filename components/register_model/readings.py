@@ -99,6 +99,43 @@ class Reading:
         """Sentences of the gates that did not pass."""
         return [gate["sentence"] for gate in self.verdict["gates"] if gate["status"] != "pass"]
 
+    def cost(self, gpus: int) -> dict[str, float]:
+        """What the training cost, as MLflow metrics: seconds, GPU-hours, tokens, most memory in MiB.
+
+        Args:
+            gpus: GPUs asked for; a training on a CPU cost none.
+        """
+        on_cpu = str(self.training["versions"].get("device", "CPU")) == "CPU"
+        seconds = float(self.training["seconds"])
+        return {
+            "cost/train_seconds": seconds,
+            "cost/gpu_hours": 0.0 if on_cpu else seconds * max(1, gpus) / 3600,
+            "cost/tokens": float(self.training["tokens"]),
+            "cost/peak_memory_mib": float(self.training["peak_memory_mib"]),
+        }
+
+    def facts(self, config: dict[str, Any], commit: str) -> dict[str, str]:
+        """What was trained on what, with which seeds and code, for the report: label -> text.
+
+        Args:
+            config: the whole run config.
+            commit: of the code; empty when it is not known.
+        """
+        sources = {**self.dataset.get("sources", {}), **self.holdout.get("sources", {})}
+        seeds = {"run": config["run"]["seed"], "split": config.get("data", {}).get("seed")}
+        seeds["evaluation"] = config.get("evaluation", {}).get("seed")
+        origin = self.base_provenance
+        seconds, tokens = float(self.training["seconds"]), float(self.training["tokens"])
+        facts = {f"Data, {name}": describe_source(source) for name, source in sources.items()}
+        facts["Base licence"] = str(origin.get("licence") or "")
+        facts["Seeds"] = ", ".join(f"{name} {seed}" for name, seed in seeds.items() if seed is not None)
+        device = self.training["versions"].get("device", "")
+        facts["Training took"] = f"{_duration(seconds)} on {device}" if device else _duration(seconds)
+        facts["Tokens trained on"] = f"{tokens:,.0f}" if tokens else ""
+        facts["Most memory"] = f"{float(self.training['peak_memory_mib']):,.0f} MiB"
+        facts["Code"] = f"commit {commit}" if commit else ""
+        return {label: text for label, text in facts.items() if text}
+
     def counts(self, context: str) -> dict[str, Any]:
         """How many rows a split has, for MLflow's dataset entry.
 
@@ -136,6 +173,20 @@ def read_results(inputs: "RegistrationInputs", work: Path) -> Reading:
     )
 
 
+def describe_source(source: dict[str, Any]) -> str:
+    """Where rows came from, in a line: files with the start of their hash, a hub dataset with its commit, a task.
+
+    Args:
+        source: its entry in the dataset's report.
+    """
+    files = [f"{file['name']} (sha256 {str(file['sha256'])[:12]}…)" for file in source.get("files", [])]
+    shown = files[:3] + ([f"and {len(files) - 3} files more"] if len(files) > 3 else [])
+    named = [str(source[key]) for key in ("hub", "dataset", "task", "uri", "reference") if source.get(key)]
+    named += [f"at {str(source['revision'])[:12]}"] if source.get("revision") else []
+    rows = [f"{source['rows_kept']:,} of {source['rows_read']:,} rows"] if source.get("rows_read") else []
+    return ", ".join([*([" ".join(named)] if named else []), *shown, *rows])
+
+
 def versions_now() -> dict[str, str]:
     """Versions of what judged and registered."""
     found = {}
@@ -161,6 +212,13 @@ def _with_ends(name: str, figure: dict[str, Any]) -> dict[str, float | None]:
         name: figure["value"],
         **{f"{name}/{end}": figure[end] for end in ("low", "high") if figure.get(end) is not None},
     }
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -15,8 +15,10 @@ from components.contract import build_contract
 from components.contract.config import ContractConfig
 from components.errors import GateFailedError
 from components.register_model.config import RegistryConfig
+from components.register_model.holdout_use import count_holdout_uses
 from components.register_model.readings import Reading, read_results, versions_now
 from components.register_model.report import ReportInputs, write_report
+from components.register_model.reproduce import fetch_command, git_commit, reproduce_commands
 from components.sections import content_hash
 from components.steps import emit
 from components.storage.config import StoreConfig
@@ -40,6 +42,12 @@ log = logging.getLogger(__name__)
 
 RECORDED_TAG = "grpo.recorded"
 """Tag with a hash of what was recorded: the same results are not written a second time."""
+
+COMMIT_TAG = "grpo.git_commit"
+"""Tag with the commit of the code; `-changed` behind it when files of it were edited."""
+
+LATER_SECTIONS = ("model", "data", "evaluation", "gates", "merge", "resources")
+"""Sections of the config that become parameters here; training wrote those that it reads."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +130,18 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
     run_id = inputs.run_id
     if not run_exists(client, run_id):
         run_id = _restore_run(client, inputs, reading)
-    _write_page(inputs, reading, run_id, page)
+    # The commit of a training that is only recorded anew is the one it was first recorded with.
+    commit = client.get_run(run_id).data.tags.get(COMMIT_TAG) or git_commit()
+    uses = count_holdout_uses(store, str(reading.verdict["holdout_fingerprint"]))
+    _write_page(inputs, reading, run_id, page, commit=commit, uses=uses)
     recorded = content_hash(_run_tags(inputs, reading), inputs.config)
     if client.get_run(run_id).data.tags.get(RECORDED_TAG) != recorded:
-        log_metrics(client, run_id, reading.flat_metrics(), step=reading.steps)
+        gpus = int(inputs.config["resources"]["train_grpo"]["gpus"])
+        log_metrics(client, run_id, reading.flat_metrics() | reading.cost(gpus), step=reading.steps)
+        log_params(client, run_id, flatten({name: inputs.config[name] for name in LATER_SECTIONS}))
         _log_files(client, run_id, inputs, reading, page)
-        set_tags(client, run_id, _run_tags(inputs, reading) | {RECORDED_TAG: recorded})
+        made_with = {COMMIT_TAG: commit, "grpo.holdout_uses": str(uses)}
+        set_tags(client, run_id, _run_tags(inputs, reading) | made_with | {RECORDED_TAG: recorded})
         _put_page(store, inputs, page)
 
     verdict = str(reading.verdict["verdict"])
@@ -140,7 +154,7 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
             source=inputs.merged.uri,
             digest=inputs.merged.digest,
             run_id=run_id,
-            tags=_version_tags(inputs, reading),
+            tags=_version_tags(inputs, reading) | ({"git.commit": commit} if commit else {}),
             description=_description(inputs, reading),
         )
         version = f"{name}/{number}"
@@ -166,9 +180,15 @@ def _restore_run(client: Any, inputs: RegistrationInputs, reading: Reading) -> s
     return run.run_id
 
 
-def _write_page(inputs: RegistrationInputs, reading: Reading, run_id: str, page: Path) -> None:
+def _write_page(
+    inputs: RegistrationInputs, reading: Reading, run_id: str, page: Path, *, commit: str, uses: int
+) -> None:
     """The run's report."""
     page.parent.mkdir(parents=True, exist_ok=True)
+    versions = reading.training["versions"] | versions_now()
+    folder = f"repeat-{run_id[:8]}"
+    fetched = fetch_command(run_id, inputs.tracking.uri, inputs.tracking.experiment, folder)
+    repeated = reproduce_commands(inputs.config, folder=folder, run_id=run_id, commit=commit, versions=versions)
     write_report(
         ReportInputs(
             run_name=str(inputs.config["run"]["name"]),
@@ -184,8 +204,11 @@ def _write_page(inputs: RegistrationInputs, reading: Reading, run_id: str, page:
             pairs=reading.pairs,
             smoke=reading.smoke,
             dataset=reading.dataset,
-            versions=reading.training["versions"] | versions_now(),
+            versions=versions,
             links=_places(inputs, run_id, page),
+            facts=reading.facts(inputs.config, commit),
+            holdout_uses=uses,
+            reproduce=[fetched, *repeated],
         ),
         page,
     )
@@ -237,6 +260,7 @@ def _run_tags(inputs: RegistrationInputs, reading: Reading) -> dict[str, str]:
         "grpo.base_evaluation": str(inputs.base_evaluation),
         "grpo.candidate_evaluation": str(inputs.candidate_evaluation),
         "grpo.verdict_artifact": str(inputs.verdict),
+        "grpo.holdout_fingerprint": str(reading.verdict["holdout_fingerprint"]),
     }
 
 
