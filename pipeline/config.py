@@ -153,8 +153,8 @@ def build_config(values: Mapping[str, Any], *, origin: str, folder: Path) -> Run
                 "data": config.data.with_paths_against(folder),
                 "rewards": config.rewards.resolved(folder),
                 "evaluation": config.evaluation.resolved(folder),
-                "store": config.store.model_copy(update={"uri": _absolute_store(config.store.uri)}),
-                "tracking": config.tracking.model_copy(update={"uri": _absolute_tracking(config.tracking.uri)}),
+                "store": config.store.model_copy(update={"uri": absolute_store(config.store.uri)}),
+                "tracking": config.tracking.model_copy(update={"uri": absolute_tracking(config.tracking.uri)}),
             }
         )
     except ValidationError as error:
@@ -249,12 +249,12 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     target[keys[-1]] = value
 
 
-def _absolute_store(uri: str) -> str:
+def absolute_store(uri: str) -> str:
     """A store's folder against the folder the command is run in; a URI as it is."""
     return uri if "://" in uri else str(Path(uri).expanduser().absolute())
 
 
-def _absolute_tracking(uri: str) -> str:
+def absolute_tracking(uri: str) -> str:
     """A SQLite file against the folder the command is run in; a server's address as it is."""
     scheme = "sqlite:///"
     return f"{scheme}{Path(uri.removeprefix(scheme)).absolute()}" if uri.startswith(scheme) else uri

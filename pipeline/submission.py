@@ -87,6 +87,12 @@ def _check(config: RunConfig, home: Path) -> None:
         )
     open_store(config.store).check_writable()
     check_tracking(config.tracking.uri)
+    if config.tracking.uri.startswith(("http://", "https://")) and not config.store.uri.startswith("s3://"):
+        raise BadInputError(
+            f"store.uri: {config.store.uri} is a folder, and an MLflow server ({config.tracking.uri}) registers no "
+            "weights that lie in a folder; write store.uri: s3://bucket/prefix, or tracking.uri: "
+            "sqlite:///.grpo/mlflow.db"
+        )
 
 
 def check_tracking(uri: str) -> None:

@@ -196,23 +196,6 @@ class Contract:
         places = [place for opening in self._format.openings if (place := added.find(opening)) >= 0]
         return added[min(places) :] if places else ""
 
-    def for_tokenizer(self, tokenizer: Any) -> "Contract":
-        """This contract with the prefill of the tokenizer's chat template, so that completions are read with it.
-
-        Args:
-            tokenizer: a transformers tokenizer with a chat template.
-
-        Raises:
-            BadInputError: when the config says another prefill than the template has.
-        """
-        detected = self.prefill(tokenizer)
-        if self.config.prefill not in ("", detected):
-            raise BadInputError(
-                f"contract.prefill is {self.config.prefill!r} and the chat template opens {detected!r}; "
-                "take contract.prefill out of the config, it is detected"
-            )
-        return Contract(self.config.model_copy(update={"prefill": detected}))
-
     def write(self, reasoning: str, answer: str) -> str:
         """An honest completion in the format.
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from components.contract import Contract
+from components.contract.tokenizer import load_tokenizer
 from components.errors import BadInputError, PipelineError
 from components.evaluate_holdout.config import EvaluationConfig
 from components.evaluate_holdout.metrics import Metrics, measure
@@ -222,7 +223,7 @@ def _generate(
     evaluation: EvaluationConfig,
 ) -> tuple[list[Sample], dict[str, Any]]:
     """Samples of all sets and decodings, and what is worth knowing of how they were made."""
-    tokenizer = _load_tokenizer(model_directory, contract)
+    tokenizer = load_tokenizer(model_directory, contract)
     rendered = {questions.name: [contract.render(tokenizer, row) for row in questions.rows] for questions in sets}
     samples: list[Sample] = []
     tokens, seconds = 0, 0.0
@@ -250,34 +251,6 @@ def _progress(done: int, total: int) -> None:
 
 def _scoring_progress(done: int, total: int) -> None:
     report_progress(STEP, done, total, unit="score")
-
-
-def _load_tokenizer(model_directory: Path, contract: Contract) -> Any:
-    """The model's tokenizer, refused when the contract and its template would talk past each other."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_directory, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInputError(f"the tokenizer in {model_directory} cannot be loaded: {error}") from error
-    if not tokenizer.chat_template:
-        raise BadInputError(f"{model_directory} has no chat template; give one as model.chat_template")
-    opened = contract.prefill(tokenizer)
-    if opened.strip() != contract.config.prefill.strip():
-        raise BadInputError(
-            f"the chat template of {model_directory} opens the response with {opened!r}, and contract.prefill is "
-            f"{contract.config.prefill!r}: completions would be judged without what the template writes; set "
-            f"contract.prefill: {json.dumps(opened)}"
-        )
-    written = contract.write("reasoning", "42")
-    ids = tokenizer(written, add_special_tokens=False).input_ids
-    kept = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    if contract.check(written).strict and not contract.check(kept).strict and not contract.config.prefill:
-        raise BadInputError(
-            f"the tokenizer of {model_directory} loses part of the format: {written!r} comes back as {kept!r}. Format "
-            "tags must not be special tokens (training, evaluation and servers drop those): set special: false"
-        )
-    return tokenizer
 
 
 def _measure_all(

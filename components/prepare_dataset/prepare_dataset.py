@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from components.contract import Contract
+from components.contract.tokenizer import load_tokenizer
 from components.errors import BadInputError
 from components.prepare_dataset.cleaning import ScanRules
 from components.prepare_dataset.config import DataConfig, HubSource
 from components.prepare_dataset.overlap import NearIndex, text_key, tokens_of
-from components.prepare_dataset.prompts import PromptBuilder, load_tokenizer
+from components.prepare_dataset.prompts import PromptBuilder
 from components.prepare_dataset.report import FORMAT, describe_source, describe_split, find_warnings, render_markdown
 from components.prepare_dataset.scan import ScannedSource, scan_source
 from components.prepare_dataset.selection import (
@@ -98,7 +99,7 @@ def prepare_dataset(
 def _prepare(
     data: DataConfig, contract: Contract, model_directory: Path, store: ArtifactStore, work: Path
 ) -> PreparedDataset:
-    prompts = PromptBuilder(contract, load_tokenizer(model_directory))
+    prompts = PromptBuilder(contract, load_tokenizer(model_directory, contract))
     scanned = _scan_sources(data, contract, prompts, work)
     given = {name: select_clean(source, data) for name, source in scanned.items()}
     splits = given | split_from_train(given["train"], data)

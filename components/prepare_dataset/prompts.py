@@ -12,43 +12,18 @@ Refuses a model without a tokenizer or a chat template.
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from components.contract import Contract
-from components.errors import BadInputError
 from components.sections import content_hash
 
 MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
 _MARKER = "qzx7marker7xzq"
 _FIRST_CHECKED = 32
 _MARKUP = re.compile(r"""'([^'\n]*[<\[][^'\n]*)'|"([^"\n]*[<\[][^"\n]*)\"""")
-
-
-def load_tokenizer(directory: Path) -> Any:
-    """The tokenizer of a model directory.
-
-    Args:
-        directory: Hugging Face directory with tokenizer files and a chat template.
-
-    Raises:
-        BadInputError: when there is no loadable tokenizer, or no chat template.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise BadInputError(
-            f"{directory} has no tokenizer that can be loaded ({reason}); give a whole model"
-        ) from error
-    if not tokenizer.chat_template:
-        raise BadInputError(f"the tokenizer in {directory} has no chat template; name one in model.chat_template")
-    return tokenizer
 
 
 class PromptBuilder:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.contract import Contract
-from components.errors import BadInputError
 from components.generation import Sampling
 from components.smoke_test_rewards.learning_signal import Group, SampledCompletion, weighted_total
 from components.smoke_test_rewards.scoring import Bench, Problem, Tried
@@ -54,15 +53,11 @@ def generate_groups(
     Raises:
         BadInputError: when the model cannot be loaded, or a prompt does not fit it.
     """
-    from transformers import AutoTokenizer
-
+    from components.contract.tokenizer import load_tokenizer
     from components.generation import open_generator
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(model_directory), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise BadInputError(f"the tokenizer in {model_directory} cannot be loaded: {error}") from error
-    prefill = contract.for_tokenizer(tokenizer).config.prefill
+    tokenizer = load_tokenizer(model_directory, contract)
+    prefill = contract.config.prefill
     prompts = [contract.render(tokenizer, {"prompt": row.prompt}) for row in rows]
     with open_generator(model_directory) as generator:
         answers = generator.generate(prompts, sampling, on_progress)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from components.contract import build_contract, default_contract
 from components.contract.config import ContractConfig
+from components.contract.tokenizer import check_tokenizer
 from components.errors import BadInputError
 
 CHATML = (
@@ -44,6 +45,13 @@ class Tokenizer:
     def apply_chat_template(self, messages: Any, *, tokenize: bool, add_generation_prompt: bool) -> str:
         assert tokenize is False
         return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt)
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        assert add_special_tokens is False
+        return {"input_ids": list(text.encode())}
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return bytes(ids).decode()
 
 
 def contract(**config: Any) -> Any:
@@ -132,8 +140,8 @@ def test_what_a_template_opens_of_the_format_is_detected(config: dict[str, Any],
     judge = contract(**config)
     tokenizer = Tokenizer(chatml(opened))
     assert judge.prefill(tokenizer) == prefill
-    fitted = judge.for_tokenizer(tokenizer)
-    assert fitted.config.prefill == prefill
+    fitted = contract(**config, prefill=prefill)
+    check_tokenizer(tokenizer, fitted, origin="model")
     if prefill in ("<think>\n", "<reasoning>\n"):
         completion = judge.write("because", "12").removeprefix(prefill)
         assert not judge.check(completion).strict
@@ -141,9 +149,14 @@ def test_what_a_template_opens_of_the_format_is_detected(config: dict[str, Any],
         assert fitted.read_answer(completion) == "12"
 
 
-def test_a_prefill_that_the_template_has_not_is_refused() -> None:
-    with pytest.raises(BadInputError, match="prefill"):
-        contract(format="r1", prefill="<think>\n").for_tokenizer(Tokenizer(chatml("")))
+def test_a_prefill_that_the_template_has_not_is_refused_with_the_mend() -> None:
+    with pytest.raises(BadInputError, match=r"take contract\.prefill out"):
+        check_tokenizer(Tokenizer(chatml("")), contract(format="r1", prefill="<think>\n"), origin="model")
+
+
+def test_a_template_that_opens_the_format_unsaid_is_refused_with_the_line_to_write() -> None:
+    with pytest.raises(BadInputError, match=r'set contract\.prefill: "<think>\\n"'):
+        check_tokenizer(Tokenizer(chatml("<think>\n")), contract(format="r1"), origin="model")
 
 
 def test_the_hash_changes_with_everything_that_matters() -> None:

@@ -80,7 +80,7 @@ def write_rows(tmp_path: Path) -> Callable[..., str]:
 @pytest.fixture
 def prepare(tmp_path: Path, make_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run the step on a data section given as keywords, into a store in tmp_path."""
-    monkeypatch.setattr(step, "load_tokenizer", lambda directory: make_tokenizer())
+    monkeypatch.setattr(step, "load_tokenizer", lambda directory, contract: make_tokenizer())
 
     def run(store: str = "store", contract: ContractConfig | None = None, **data: Any) -> step.PreparedDataset:
         config = DataConfig.model_validate(data)
