@@ -13,6 +13,7 @@ import typer
 
 from components.errors import ExitCode, PipelineError
 from pipeline.rewards_commands import rewards_app
+from pipeline.store_commands import store_app
 
 app = typer.Typer(
     name="grpo",
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 
 app.add_typer(rewards_app)
+app.add_typer(store_app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.")]
 Overrides = Annotated[
