@@ -38,7 +38,12 @@ Points = Sequence[tuple[float, float]]
 
 
 def curve_chart(
-    series: Mapping[str, Points], *, title: str, share: bool = False, boundaries: Sequence[float] = ()
+    series: Mapping[str, Points],
+    *,
+    title: str,
+    share: bool = False,
+    boundaries: Sequence[float] = (),
+    legend: bool = True,
 ) -> str:
     """Lines over training steps, each with its moving average in front of the raw values.
 
@@ -47,6 +52,7 @@ def curve_chart(
         title: what the chart says to a screen reader.
         share: whether values are shares, drawn as per cent from 0 to 100.
         boundaries: steps at which another stage of the training begins.
+        legend: whether several lines are named in the chart (a page may name them once for all its charts).
 
     Returns:
         An `<svg>` element.
@@ -73,7 +79,7 @@ def curve_chart(
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value * 100:.0f} %"))
         else:
             axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-        if len(series) > 1:
+        if legend and len(series) > 1:
             axes.legend(
                 loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, frameon=False, fontsize=8.5, handlelength=1.2
             )

@@ -5,11 +5,10 @@ Called by register_model.py. Reads artifacts through references, so every byte i
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow.parquet as parquet
 
 from components.storage.references import Reference
 from components.storage.store import fetch, open_store
@@ -27,12 +26,17 @@ class EvaluationReading:
     Attributes:
         metrics: name -> value, low, high, n.
         settings: engine, decoding, contract and holdout it was made with.
-        samples: one row a completion.
+        folder: the artifact's files.
     """
 
     metrics: Figures
     settings: dict[str, Any]
-    samples: list[dict[str, Any]]
+    folder: Path
+
+    @cached_property
+    def samples(self) -> list[dict[str, Any]]:
+        """One row a completion."""
+        return _rows(self.folder / "samples.parquet")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,6 @@ class Reading:
 
     Attributes:
         verdict: verdict.json.
-        pairs: base and candidate side by side, one row a holdout row.
         base: the base model's evaluation.
         candidate: the merged model's evaluation.
         training: training.json.
@@ -49,10 +52,10 @@ class Reading:
         holdout: the holdout's report.
         smoke: the smoke test's report.
         base_provenance: where the base model came from.
+        verdict_folder: the verdict's files.
     """
 
     verdict: dict[str, Any]
-    pairs: list[dict[str, Any]]
     base: EvaluationReading
     candidate: EvaluationReading
     training: dict[str, Any]
@@ -60,6 +63,12 @@ class Reading:
     holdout: dict[str, Any]
     smoke: dict[str, Any]
     base_provenance: dict[str, Any]
+    verdict_folder: Path
+
+    @cached_property
+    def pairs(self) -> list[dict[str, Any]]:
+        """Base and candidate side by side, one row a holdout row."""
+        return _rows(self.verdict_folder / "pairs.parquet")
 
     @property
     def rows(self) -> int:
@@ -162,7 +171,6 @@ def read_results(inputs: "RegistrationInputs", work: Path) -> Reading:
     adapter = folder(inputs.adapter)
     return Reading(
         verdict=_json(verdict / "verdict.json"),
-        pairs=parquet.read_table(verdict / "pairs.parquet").to_pylist(),
         base=_evaluation(folder(inputs.base_evaluation)),
         candidate=_evaluation(folder(inputs.candidate_evaluation)),
         training=_json(adapter / "training.json"),
@@ -170,6 +178,7 @@ def read_results(inputs: "RegistrationInputs", work: Path) -> Reading:
         holdout=_json(folder(inputs.holdout) / "report.json"),
         smoke=_json(folder(inputs.smoke_test) / "report.json"),
         base_provenance=dict(open_store(inputs.store).read_manifest(inputs.base).provenance),
+        verdict_folder=verdict,
     )
 
 
@@ -202,7 +211,7 @@ def _evaluation(directory: Path) -> EvaluationReading:
     return EvaluationReading(
         metrics=_json(directory / "metrics.json"),
         settings=_json(directory / "settings.json"),
-        samples=parquet.read_table(directory / "samples.parquet").to_pylist(),
+        folder=directory,
     )
 
 
@@ -219,6 +228,14 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """A parquet file's rows. pyarrow is imported when rows are wanted: a run that changed nothing asks for none."""
+    import pyarrow.parquet as parquet
+
+    rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    return rows
 
 
 def _json(path: Path) -> dict[str, Any]:

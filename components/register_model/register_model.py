@@ -7,6 +7,8 @@ that it should only be recorded).
 
 import json
 import logging
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,13 +19,12 @@ from components.errors import GateFailedError
 from components.register_model.config import RegistryConfig
 from components.register_model.holdout_use import count_holdout_uses
 from components.register_model.readings import Reading, read_results, versions_now
-from components.register_model.report import ReportInputs, write_report
 from components.register_model.reproduce import fetch_command, git_commit, reproduce_commands
 from components.sections import content_hash
 from components.steps import emit
 from components.storage.config import StoreConfig
 from components.storage.references import Reference
-from components.storage.store import ArtifactStore, open_store
+from components.storage.store import ArtifactStore, default_cache, open_store
 from components.tracking.config import TrackingConfig
 from components.tracking.registry import register_version
 from components.tracking.runs import (
@@ -46,8 +47,9 @@ RECORDED_TAG = "grpo.recorded"
 COMMIT_TAG = "grpo.git_commit"
 """Tag with the commit of the code; `-changed` behind it when files of it were edited."""
 
-LATER_SECTIONS = ("model", "data", "evaluation", "gates", "merge", "resources")
-"""Sections of the config that become parameters here; training wrote those that it reads."""
+LATER_SECTIONS = ("model", "data")
+"""Sections of the config that become parameters here; training wrote those that it reads. Evaluation and gates do
+not: they may change for the same run, and MLflow keeps a parameter's first value. config.yaml and tags hold them."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +134,17 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
         run_id = _restore_run(client, inputs, reading)
     # The commit of a training that is only recorded anew is the one it was first recorded with.
     commit = client.get_run(run_id).data.tags.get(COMMIT_TAG) or git_commit()
-    uses = count_holdout_uses(store, str(reading.verdict["holdout_fingerprint"]))
-    _write_page(inputs, reading, run_id, page, commit=commit, uses=uses)
     recorded = content_hash(_run_tags(inputs, reading), inputs.config)
-    if client.get_run(run_id).data.tags.get(RECORDED_TAG) != recorded:
+    if client.get_run(run_id).data.tags.get(RECORDED_TAG) != recorded or not _take_page(store, inputs, recorded, page):
+        uses = count_holdout_uses(store, str(reading.verdict["holdout_fingerprint"]))
+        _write_page(inputs, reading, run_id, page, commit=commit, uses=uses)
         gpus = int(inputs.config["resources"]["train_grpo"]["gpus"])
         log_metrics(client, run_id, reading.flat_metrics() | reading.cost(gpus), step=reading.steps)
         log_params(client, run_id, flatten({name: inputs.config[name] for name in LATER_SECTIONS}))
         _log_files(client, run_id, inputs, reading, page)
         made_with = {COMMIT_TAG: commit, "grpo.holdout_uses": str(uses)}
         set_tags(client, run_id, _run_tags(inputs, reading) | made_with | {RECORDED_TAG: recorded})
-        _put_page(store, inputs, page)
+        _put_page(store, inputs, recorded, page)
 
     verdict = str(reading.verdict["verdict"])
     version = ""
@@ -184,6 +186,8 @@ def _write_page(
     inputs: RegistrationInputs, reading: Reading, run_id: str, page: Path, *, commit: str, uses: int
 ) -> None:
     """The run's report."""
+    from components.register_model.report import ReportInputs, write_report  # draws: heavy to import
+
     page.parent.mkdir(parents=True, exist_ok=True)
     versions = reading.training["versions"] | versions_now()
     folder = f"repeat-{run_id[:8]}"
@@ -260,6 +264,9 @@ def _run_tags(inputs: RegistrationInputs, reading: Reading) -> dict[str, str]:
         "grpo.base_evaluation": str(inputs.base_evaluation),
         "grpo.candidate_evaluation": str(inputs.candidate_evaluation),
         "grpo.verdict_artifact": str(inputs.verdict),
+        "grpo.adapter": str(inputs.adapter),
+        "grpo.dataset": str(inputs.dataset),
+        "grpo.smoke_test": str(inputs.smoke_test),
         "grpo.holdout_fingerprint": str(reading.verdict["holdout_fingerprint"]),
     }
 
@@ -300,14 +307,26 @@ def _description(inputs: RegistrationInputs, reading: Reading) -> str:
     return "\n\n".join(lines)
 
 
-def _put_page(store: ArtifactStore, inputs: RegistrationInputs, page: Path) -> None:
-    """Keep the report beside the other artifacts too, under the verdict's digest."""
-    import shutil
-    import tempfile
+def _page_key(inputs: RegistrationInputs, recorded: str) -> str:
+    """Where the report of these results is kept: by the verdict's digest and what was recorded with it."""
+    return f"reports/{inputs.verdict.digest[:32]}/{recorded[:16]}"
 
+
+def _take_page(store: ArtifactStore, inputs: RegistrationInputs, recorded: str, page: Path) -> bool:
+    """Copy the report that was written when these results were recorded; False when the store has none."""
+    reference = store.find(_page_key(inputs, recorded))
+    if reference is None:
+        return False
+    page.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(store.fetch(reference, default_cache()) / "report.html", page)
+    return True
+
+
+def _put_page(store: ArtifactStore, inputs: RegistrationInputs, recorded: str, page: Path) -> None:
+    """Keep the report beside the other artifacts too."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(page, Path(folder) / "report.html")
-        key = f"reports/{inputs.verdict.digest[:32]}"
+        key = _page_key(inputs, recorded)
         if store.find(key) is None:
             store.put(Path(folder), key, provenance={"kind": "report", "verdict": str(inputs.verdict)})
 

@@ -17,12 +17,11 @@ CONFIG = {"store": {"uri": "/data/store"}, "tracking": {"experiment": "grpo"}, "
 
 
 def reading(**training):
-    evaluation = EvaluationReading({}, {}, [])
+    evaluation = EvaluationReading({}, {}, Path("unread"))
     record = {"seconds": 7200.0, "tokens": 1_000_000.0, "peak_memory_mib": 512.0, "versions": {"device": "CPU"}}
     files = {"kind": "files", "rows_kept": 9, "rows_read": 10, "files": [{"name": "t.jsonl", "sha256": "ab" * 32}]}
     return Reading(
         verdict={},
-        pairs=[],
         base=evaluation,
         candidate=evaluation,
         training=record | training,
@@ -30,6 +29,7 @@ def reading(**training):
         holdout={"sources": {"holdout": {"hub": "some/set", "revision": "0123456789abcdef"}}},
         smoke={},
         base_provenance={"licence": "apache-2.0"},
+        verdict_folder=Path("unread"),
     )
 
 
