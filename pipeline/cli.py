@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from components.errors import ExitCode, PipelineError
+from pipeline.commands_compare import mount as mount_compare
 from pipeline.rewards_commands import rewards_app
 from pipeline.store_commands import store_app
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 
 app.add_typer(rewards_app)
+mount_compare(app)
 app.add_typer(store_app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.")]

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 BASE = "#8a8f98"
 CANDIDATE = "#0b6bcb"
-PALETTE = ("#0b6bcb", "#d9730d", "#3f8f5b", "#8f4fb8", "#b8860b", "#c2416b", "#4b5563")
+PALETTE = ("#0b6bcb", "#d9730d", "#3f8f5b", "#8f4fb8", "#4b5563", "#c2416b", "#b8860b")
 INK, MUTED, GRID = "#1f2933", "#5f6b7a", "#e4e8ed"
 
 _STYLE = {
