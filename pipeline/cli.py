@@ -46,6 +46,7 @@ def run(
     overrides: Overrides = None,
     runner: Annotated[str, typer.Option(help="Where the steps run: local (one process a step).")] = "local",
     cache: Annotated[bool, typer.Option(help="Reuse steps whose inputs and code have not changed.")] = True,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train anew, beside an equal training that is there.")] = False,
     home: Home = STATE,
 ) -> None:
     """Run the whole pipeline: import, prepare, smoke test, train, merge, evaluate, judge, register."""
@@ -54,17 +55,23 @@ def run(
     from pipeline.config import load_config
     from pipeline.display import RunDisplay, print_outcome
     from pipeline.runners import run_local
-    from pipeline.submission import check_inputs
+    from pipeline.submission import check_inputs, new_attempt
 
     if runner != "local":
         raise typer.BadParameter(f"runner {runner!r} is unknown; write local", param_hint="--runner")
+    arguments = sys.argv[1:]
+    if fresh:
+        attempt = f"run.attempt={new_attempt()}"
+        overrides = [*(overrides or []), attempt]
+        # The command that goes on with this attempt must name it, not begin another.
+        arguments = [part for part in arguments if part != "--fresh"] + ["--set", attempt]
     loaded = load_config(config, overrides or [])
     check_inputs(loaded, home)
     console = Console()
     with RunDisplay(console) as display:
         outcome = run_local(loaded, home=home.absolute(), caching=cache, on_event=display.on_event)
         display.conclude(outcome)
-    print_outcome(console, outcome, display.reused(), shlex.join(["grpo", *sys.argv[1:]]))
+    print_outcome(console, outcome, display.reused(), shlex.join(["grpo", *arguments]))
     raise typer.Exit(int(outcome.exit_code))
 
 

@@ -40,6 +40,10 @@ class RunSection(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
     """Seed of everything random in the run; another seed is a replicate."""
 
+    attempt: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]*$", max_length=40)] = ""
+    """A name that sets this training apart from an equal one, so that it starts anew beside it; `grpo run --fresh`
+    writes one. Empty goes on with the training that is there."""
+
 
 class RunConfig(Section):
     """One run of the pipeline."""

@@ -36,6 +36,9 @@ SHOWN_METRICS = (
 )
 """Rows of the closing table. The second mixes format and knowledge; the third shows what was known all along."""
 
+SAMPLE_CHARACTERS = 100
+"""How much of a sampled completion is shown."""
+
 SYMBOLS = {
     "waiting": "[dim]·[/]",
     "running": "[cyan]▶[/]",
@@ -93,6 +96,11 @@ class RunDisplay:
         elif kind == "progress":
             self._progress[step] = event
             self._line_for_progress(step, event)
+        elif kind == "note":
+            self._console.print(Text(f"  {_label(step)}: {event['message']}", style="yellow"))
+        elif kind == "samples":
+            for line in sample_lines(event):
+                self._console.print(Text(line, style="dim"))
         elif kind in ("finished", "failed"):
             self._states[step] = "done" if kind == "finished" else "failed"
             self._seconds[step] = self._seconds.get(step, 0.0) + event["time"] - self._started[step]
@@ -158,6 +166,22 @@ class RunDisplay:
         if not self._live and quarter != self._quarter.get(step, 0):
             self._quarter[step] = quarter
             self._line(f"  {_label(step)}: {_progress_text(event, self._started[step])}")
+
+
+def sample_lines(event: Event) -> list[str]:
+    """Sampled completions as a few short lines.
+
+    Args:
+        event: `samples`, as the training step reports it.
+    """
+    lines = [f"  samples at step {event['at']}: reward, advantage, completion, why it is not in the format"]
+    for row in event["rows"]:
+        text = " ".join(str(row["completion"]).split())
+        shown = text if len(text) <= SAMPLE_CHARACTERS else f"{text[: SAMPLE_CHARACTERS - 1]}…"
+        reward = "  none" if row["reward"] is None else f"{row['reward']:6.2f}"
+        reasons = f"  [{row['reasons']}]" if row["reasons"] else ""
+        lines.append(f"    {reward} {row['advantage']:+6.2f}  {shown}{reasons}")
+    return lines
 
 
 def _label(step: str) -> str:

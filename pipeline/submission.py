@@ -11,6 +11,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from components.errors import BadInputError
@@ -51,6 +52,11 @@ def prepare_submission(
         "caching": caching,
     }
     (folder / "submission.json").write_text(json.dumps(submission, indent=1), encoding="utf-8")
+
+
+def new_attempt() -> str:
+    """A name for a training that starts anew beside an equal one: the time, to the millisecond."""
+    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")[:-3]
 
 
 def check_inputs(config: RunConfig, home: Path) -> None:

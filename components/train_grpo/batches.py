@@ -4,7 +4,7 @@ TRL generates `per_device_train_batch_size * gradient_accumulation_steps * proce
 step; that number must be a multiple of G (`num_generations`) because advantages are taken inside groups.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from components.errors import BadInputError
 
@@ -34,6 +34,30 @@ class BatchPlan:
     def prompts(self) -> int:
         """Prompts an optimizer step learns from."""
         return self.completions // self.group_size
+
+    def smaller(self) -> "BatchPlan | None":
+        """The next smaller micro-batch with the same completions a step, or None when one completion is left."""
+        half = next((size for size in range(self.per_device // 2, 0, -1) if self.per_device % size == 0), None)
+        if half is None:
+            return None
+        return replace(self, per_device=half, accumulation=self.accumulation * self.per_device // half)
+
+    def rounds(self, micro_batches: int) -> int:
+        """Micro-batches to generate for at once, at most so many, so that groups stay whole and rounds come out even.
+
+        Args:
+            micro_batches: most micro-batches.
+
+        Returns:
+            A divisor of `accumulation`; all of them when nothing smaller holds whole groups.
+        """
+        lane = self.per_device * self.processes
+        fitting = [
+            n
+            for n in range(1, min(micro_batches, self.accumulation) + 1)
+            if self.accumulation % n == 0 and lane * n % self.group_size == 0
+        ]
+        return fitting[-1] if fitting else self.accumulation
 
 
 def plan_batches(

@@ -81,7 +81,16 @@ class CheckpointUploader:
         self._provenance = provenance
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-upload")
         self._pending: list[Future[None]] = []
-        self._missed: Path | None = None
+        self._missed: list[Path] = []
+        self._protected: int | None = None
+
+    def protect(self, step: int) -> None:
+        """Keep the checkpoint of this step (the best so far) however old it becomes, instead of the one before.
+
+        Args:
+            step: its step.
+        """
+        self._protected = step
 
     def submit(self, directory: Path) -> None:
         """Queue a finished checkpoint folder.
@@ -92,29 +101,50 @@ class CheckpointUploader:
         self._pending.append(self._pool.submit(self._upload, directory))
 
     def _upload(self, directory: Path) -> None:
+        self._missed.append(directory)
+        for folder in self._wanted(self._missed):
+            try:
+                self._store.put(folder, f"{self._prefix}/{folder.name}", provenance=self._provenance)
+            except PipelineError as error:
+                # Training goes on without the store; the next checkpoint, or the wait at the end, catches up.
+                log.warning("checkpoint %s could not be stored yet: %s", folder.name, error)
+                return
+            self._missed.remove(folder)
+        self._missed.clear()
+        self._prune(directory.parent)
+
+    def _wanted(self, folders: list[Path]) -> list[Path]:
+        """Of folders not stored yet, those that would not be pruned at once; the newest first."""
+        newest = sorted(folders, key=lambda folder: step_of(folder.name), reverse=True)
+        kept = newest[: self._keep]
+        return kept + [folder for folder in newest[self._keep :] if step_of(folder.name) == self._protected]
+
+    def _prune(self, local: Path) -> None:
+        """Delete what is older than the newest few, here and in the store."""
         try:
-            self._store.put(directory, f"{self._prefix}/{directory.name}", provenance=self._provenance)
+            steps = sorted((step_of(key), key) for key in self._store.keys(self._prefix))
+            for step, key in steps[: -self._keep]:
+                if step != self._protected:
+                    self._store.delete(key)
         except PipelineError as error:
-            # Training goes on without the store; the next checkpoint, or the wait at the end, catches up.
-            log.warning("checkpoint %s could not be stored yet: %s", directory.name, error)
-            self._missed = directory
+            log.warning("old checkpoints could not be deleted yet: %s", error)
             return
-        self._missed = None
-        steps = sorted((step_of(key), key) for key in self._store.keys(self._prefix))
-        for step, key in steps[: -self._keep]:
-            self._store.delete(key)
-            shutil.rmtree(directory.parent / f"checkpoint-{step}", ignore_errors=True)
+        stored = {step for step, _ in steps}
+        for folder in local.glob("checkpoint-*"):
+            step = step_of(folder.name)
+            if step in stored and step != self._protected and step < steps[-self._keep :][0][0]:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def wait(self) -> None:
         """Finish every upload.
 
         Raises:
-            PipelineError: when the newest checkpoint still cannot be stored.
+            PipelineError: when the newest (or the best) checkpoint still cannot be stored.
         """
         for future in self._pending:
             future.result()
         self._pending.clear()
-        if self._missed is not None:
-            self._store.put(self._missed, f"{self._prefix}/{self._missed.name}", provenance=self._provenance)
-            self._missed = None
+        for folder in self._wanted(self._missed):
+            self._store.put(folder, f"{self._prefix}/{folder.name}", provenance=self._provenance)
+        self._missed.clear()
         self._pool.shutdown()

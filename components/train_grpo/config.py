@@ -60,8 +60,8 @@ OWNED = {
     "do_eval": "write training.validate_every",
     "do_predict": "nothing to write: the holdout is evaluated by its own step",
     "disable_tqdm": "progress is drawn by grpo run",
-    "load_best_model_at_end": "the adapter of the last step goes on to the merge",
-    "shuffle_dataset": "rows are shuffled by run.seed",
+    "load_best_model_at_end": "write training.keep: best or last",
+    "shuffle_dataset": "rows are shuffled by run.seed; write training.curriculum for an order of your own",
 }
 """GRPOConfig fields the pipeline sets itself, each with where a person sets it instead."""
 
@@ -87,6 +87,22 @@ class GuardsConfig(Section):
     clipped_steps: Annotated[int, Field(ge=0)] = 25
     """Stop after this many logged steps in a row in which every completion hit the length limit; 0 never stops."""
 
+    identical_steps: Annotated[int, Field(ge=0)] = 25
+    """Stop after this many logged steps in a row in which nearly every group was one completion G times over; 0 never
+    stops."""
+
+    identical_share: Annotated[float, Field(gt=0, le=1)] = 0.98
+    """The share of groups of identical completions from which a step counts as identical."""
+
+    entropy_steps: Annotated[int, Field(ge=0)] = 25
+    """Stop after this many logged steps in a row with an entropy below `entropy_floor`; 0 never stops."""
+
+    entropy_floor: Annotated[float, Field(ge=0)] = 0.002
+    """Entropy of the next token, mean over completions, in nats: below it the policy no longer explores."""
+
+    step_time_factor: Annotated[float, Field(ge=0)] = 3.0
+    """Warn when steps take this many times as long as at the start; 0 never warns."""
+
 
 class PolicyConfig(Section):
     """What training reads of the `model` section (which import_model owns); other keys there are not its business."""
@@ -106,6 +122,55 @@ class PolicyConfig(Section):
     """As model.trust_remote_code."""
 
 
+class WeightSchedule(Section):
+    """A reward's weight that moves in a straight line and then stays."""
+
+    start: float
+    """Weight at the first step."""
+
+    end: float
+    """Weight from the end of the line on."""
+
+    until: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Where the line ends, as a share of the stage's steps."""
+
+
+class AdaptiveWeights(Section):
+    """Weights that follow success: what hardly succeeds weighs more, what always succeeds weighs less.
+
+    A reward's success is the mean of its values, which must lie between 0 and 1 (the library's do). Penalties (negative
+    weights) and scheduled rewards stay as they are. The rule is the guide's, clamped: below `low` times `raise_by`,
+    above `high` times `lower_by`.
+    """
+
+    low: Annotated[float, Field(ge=0, le=1)] = 0.3
+    """Success below which the weight is raised."""
+
+    high: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """Success above which the weight is lowered."""
+
+    raise_by: Annotated[float, Field(ge=1)] = 1.2
+    """Factor for a reward that hardly succeeds."""
+
+    lower_by: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Factor for a reward that nearly always succeeds."""
+
+    least: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Smallest weight, as a share of the configured one."""
+
+    most: Annotated[float, Field(ge=1)] = 2.0
+    """Largest weight, as a multiple of the configured one."""
+
+    every: Annotated[int, Field(ge=1)] = 10
+    """Optimizer steps between two changes; success is averaged over them."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"adaptive_weights.low {self.low} is not below high {self.high}; write low < high")
+        return self
+
+
 class TrainingConfig(Section):
     """How the policy is trained: the keys below, and any field of TRL's GRPOConfig."""
 
@@ -123,11 +188,30 @@ class TrainingConfig(Section):
     sample_every: Annotated[int, Field(ge=1)] = 50
     """Steps between two tables of sampled completions."""
 
-    validate_every: Annotated[int, Field(ge=0)] = 0
+    validate_every: Annotated[int, Field(ge=0)] = 50
     """Steps between two greedy checks of compliance and accuracy on validation rows; 0 checks at the end only."""
 
     validation_rows: Annotated[int, Field(ge=0)] = 64
-    """Validation rows generated for each of those checks."""
+    """Validation rows generated for each of those checks; 0 checks nothing."""
+
+    keep: Literal["best", "last"] = "best"
+    """Which step goes on to the merge: the best by accuracy, then compliance, on those validation rows, or the last."""
+
+    patience: Annotated[int, Field(ge=0)] = 0
+    """End the training after this many checks in a row without a better one; 0 never ends it early."""
+
+    curriculum: str | None = None
+    """A column of numbers kept in the data (`data.columns.keep`), such as difficulty: rows come in its order, small
+    first, instead of shuffled; null shuffles."""
+
+    weight_schedule: dict[str, WeightSchedule] = {}
+    """Rewards whose weight moves while training, by name; it replaces the weight in `rewards`."""
+
+    adaptive_weights: AdaptiveWeights | None = None
+    """Let the weights follow each reward's success; null keeps them."""
+
+    processes: Annotated[int, Field(ge=1)] | None = None
+    """Training processes on this machine; null takes one a visible GPU, one on a CPU."""
 
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads of the training process; null leaves it to PyTorch. One thread is fastest for a tiny model."""
@@ -154,11 +238,11 @@ class TrainingConfig(Section):
         """One GRPOConfig value as it will be: asked for, or TRL's default."""
         return self.trl_values().get(name, load_fields()[name].default)
 
-    def batch_plan(self, processes: int = 1) -> BatchPlan:
+    def batch_plan(self, processes: int | None = None) -> BatchPlan:
         """The batch of one optimizer step.
 
         Args:
-            processes: number of training processes (GPUs).
+            processes: number of training processes (GPUs); None takes `processes` of the section, or one.
 
         Raises:
             BadInputError: when batch, accumulation and G do not fit together.
@@ -170,8 +254,19 @@ class TrainingConfig(Section):
             per_device=int(values.get("per_device_train_batch_size", group_size)),
             accumulation=values.get("gradient_accumulation_steps"),
             prompts_per_step=self.prompts_per_step,
-            processes=processes,
+            processes=processes or self.processes or 1,
         )
+
+    def selection(self) -> dict[str, Any]:
+        """What decides which step of the training goes on: part of what identifies a training."""
+        if self.keep == "last" and not self.patience:
+            return {}
+        return {
+            "keep": self.keep,
+            "patience": self.patience,
+            "every": self.validate_every,
+            "rows": self.validation_rows,
+        }
 
 
 class LoraConfig(Section):
@@ -206,6 +301,10 @@ class LoraConfig(Section):
     modules_to_save: list[str] | None = None
     """Modules trained whole beside the adapter, such as lm_head."""
 
+    base_bits: Literal[4, 8, 16] = 16
+    """Bits of the frozen base weights while training: 4 is QLoRA (NF4), 8 LLM.int8; both need a GPU and bitsandbytes.
+    The merge always starts from the 16- or 32-bit base."""
+
 
 class StageConfig(Section):
     """One of several trainings in a row, each starting from the one before."""
@@ -230,6 +329,11 @@ class StageConfig(Section):
         for name, value in self.training.items():
             if name not in TrainingConfig.model_fields:
                 check_field(name, value, where=f"stages[{self.name}].training")
+        if "processes" in self.training:
+            raise ValueError(
+                f"stages[{self.name}].training.processes: all stages run in the same processes; write "
+                "training.processes"
+            )
         return self
 
 
@@ -315,13 +419,13 @@ def coerce(field: TrlField, value: Any, where: str = "training") -> Any:
     raise ValueError(f"{where}.{field.name}: {value!r} is {type(value).__name__}, not {wanted}")
 
 
-def check_steps(training: TrainingConfig, rows: int, processes: int = 1) -> int:
+def check_steps(training: TrainingConfig, rows: int, processes: int | None = None) -> int:
     """How many optimizer steps the training makes.
 
     Args:
         training: the section.
         rows: rows of the training split.
-        processes: number of training processes.
+        processes: number of training processes; None takes the section's.
 
     Returns:
         Optimizer steps, at least 1.

@@ -4,7 +4,7 @@ Light (no torch), so that a step that only finds the training already done answe
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,15 @@ class TrainingRecord:
         run_name: run.name.
         stages: one mapping a stage: name, kind, steps.
         history: logged rows of all stages: step, metrics, `stage`.
-        validation: metrics of the last check on validation rows.
+        validation: metrics of the check on validation rows of the step that goes on.
         settings: what it was trained with: TRL arguments, lora, rewards, seed, model and dataset references.
         versions: package versions, device, git commit.
         seconds: training time over all tries that were not lost.
         tokens: tokens TRL counted.
         peak_memory_mib: most memory the process held (RSS on a CPU, allocated on a GPU).
+        chosen_step: the step that goes on to the merge, counted over all stages.
+        checks: every check on validation rows: step, stage, metrics by name.
+        batch: the batch of the last stage: per_device, accumulation, processes, group_size.
     """
 
     key: str
@@ -40,6 +43,9 @@ class TrainingRecord:
     seconds: float
     tokens: float
     peak_memory_mib: float
+    chosen_step: int = 0
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    batch: dict[str, int] = field(default_factory=dict)
 
 
 def write_record(record: TrainingRecord, directory: Path) -> None:

@@ -1,58 +1,75 @@
-"""Runs the stages of a training on one policy, each resumable by itself. Called by train.py; imports torch, trl."""
+"""Runs the stages of a training on one policy, each resumable by itself. Called by train.py, or by launch.py on each of
+several ranks; imports torch, trl.
 
+Rank 0 decides and keeps the books (checkpoints to take up, MLflow, the store); the others follow it.
+"""
+
+import gc
 import json
 import logging
 import math
-import os
+import random
 import resource
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from datasets import Dataset
-from peft import PeftModel, get_peft_model
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
-from trl import GRPOTrainer, SFTTrainer
+from transformers import AutoTokenizer, TrainerCallback
+from trl import SFTTrainer
 
 from components.contract import Contract, build_contract
 from components.errors import BadInputError, GateFailedError, PipelineError, ResumableError
-from components.generation.interface import EngineIdentity, Sampling
-from components.generation.transformers_engine import TransformersGenerator
 from components.rewards.guard import RewardGuard
 from components.storage.references import Reference
 from components.storage.store import ArtifactStore
-from components.tracking.runs import connect, flatten, log_metrics, log_params, open_run, set_tags
-from components.train_grpo.arguments import (
-    Device,
-    base_dtype,
-    find_device,
-    grpo_arguments,
-    peft_config,
-    sft_arguments,
-)
+from components.tracking.runs import connect, end_run, flatten, log_metrics, log_params, open_run, set_tags
+from components.train_grpo.arguments import Device, find_device, grpo_arguments, sft_arguments
+from components.train_grpo.batches import BatchPlan
 from components.train_grpo.callbacks import (
-    REWARD_STATE_FILE,
-    SAMPLES_FILE,
+    STATE_FILE,
     CheckpointCallback,
     HistoryCallback,
     MlflowCallback,
     ProgressCallback,
     SampleCallback,
     StopOnSignalCallback,
+    ValidationCallback,
+    WeightsCallback,
+    describe,
+    require_finite,
+    say,
 )
 from components.train_grpo.checkpoints import Checkpoint, CheckpointUploader, newest_checkpoint
 from components.train_grpo.config import StageConfig, TrainingConfig, check_steps, stage_training
+from components.train_grpo.drift import drift, fingerprint
+from components.train_grpo.memory_note import read_halvings, write_halvings
+from components.train_grpo.policy import load_policy, load_weights, save_policy
+from components.train_grpo.ranks import from_first, rank, wait_for_all, world_size
 from components.train_grpo.record import TrainingRecord, write_record
+from components.train_grpo.selection import Check, best_check, stopped_improving
 from components.train_grpo.train import TrainingInputs, reward_weights, settings_of, versions
+from components.train_grpo.trainer import MeasuredGRPOTrainer
+from components.train_grpo.validation import Validator
+from components.train_grpo.weights import moving_weights
 
 log = logging.getLogger(__name__)
 
 KEPT_CHECKPOINTS = 2
-"""Complete checkpoints that stay in the store while a stage runs: the newest, and the one before in case of damage."""
+"""Complete checkpoints that stay in the store while a stage runs: the newest, and the one before in case of damage. The
+best one by validation stays too."""
+
+SYSTEM_SECONDS = 10.0
+"""Time between two readings of CPU, memory and GPU for MLflow."""
+
+
+class OutOfMemoryError(Exception):
+    """A process of several ran out of memory and has written down a smaller micro-batch: start all again."""
 
 
 @dataclass
@@ -63,13 +80,79 @@ class Progress:
         history: logged rows of all stages.
         samples: completions kept.
         stages: finished stages: name, kind, steps.
+        checks: checks on validation rows: step, stage, metrics.
+        chosen_step: the step that goes on, counted over all stages.
         seconds: training time.
     """
 
     history: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    chosen_step: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage, ready to run.
+
+    Attributes:
+        index: its place.
+        stage: the config section.
+        training: the training section with its overrides.
+        rows: what it learns from.
+        steps: optimizer steps.
+        offset: steps of earlier stages.
+        batch: the batch of one step.
+        last: whether its result is the training's.
+    """
+
+    index: int
+    stage: StageConfig
+    training: TrainingConfig
+    rows: Dataset
+    steps: int
+    offset: int
+    batch: BatchPlan
+    last: bool
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all stages share.
+
+    Attributes:
+        inputs: everything the training depends on.
+        store: the artifact store.
+        prefix: key of the training in the store.
+        output: local folder for checkpoints.
+        base: the base model's folder.
+        tokenizer: the base model's.
+        contract: the response format.
+        guard: runs the rewards.
+        device: where it trains.
+        stop: listens for signals.
+        validation: the validation split.
+        client: MLflow client; None on other ranks than 0.
+        run_id: the MLflow run.
+        total: optimizer steps of all stages.
+    """
+
+    inputs: TrainingInputs
+    store: ArtifactStore
+    prefix: str
+    output: Path
+    base: Path
+    tokenizer: Any
+    contract: Contract
+    guard: RewardGuard
+    device: Device
+    stop: StopOnSignalCallback
+    validation: Dataset
+    client: Any
+    run_id: str
+    total: int
 
 
 def run_stages(
@@ -85,85 +168,140 @@ def run_stages(
         output: local folder for checkpoints.
 
     Returns:
-        The adapter's reference and the MLflow run's id.
+        The adapter's reference (rank 0 stores it) and the MLflow run's id.
+
+    Raises:
+        OutOfMemoryError: in one of several processes; all have to be started again.
     """
     stop = StopOnSignalCallback()
     stop.watch()
     contract = build_contract(inputs.contract)
     # The reward worker is started before anything touches CUDA: a process spawned later would inherit its context.
-    with RewardGuard(inputs.rewards, inputs.contract, seed=inputs.seed + int(os.environ.get("RANK", "0"))) as guard:
+    with RewardGuard(inputs.rewards, inputs.contract, seed=inputs.seed + rank()) as guard:
         if inputs.training.threads:
             torch.set_num_threads(inputs.training.threads)
-        device = find_device(
-            use_cpu=bool(inputs.training.value("use_cpu")), processes=int(os.environ.get("WORLD_SIZE", "1"))
+        device = find_device(use_cpu=bool(inputs.training.value("use_cpu")), processes=world_size())
+        if device.processes > 1:
+            PartialState(cpu=device.kind == "cpu")
+        # Rank 0 fetches first: the others then find the files.
+        base, train_rows, validation_rows = _in_turn(lambda: _fetch_inputs(inputs, store, output))
+        halvings = from_first(read_halvings(store, key) if rank() == 0 else None)
+        plans = _plan(inputs, train_rows, device, halvings)
+        tokenizer = AutoTokenizer.from_pretrained(
+            base, padding_side="left", trust_remote_code=inputs.model.trust_remote_code
         )
-        base_directory = store.fetch(inputs.base, output / "cache")
-        dataset_directory = store.fetch(inputs.dataset, output / "cache")
-        train_rows = Dataset.from_parquet(str(dataset_directory / "train.parquet"), cache_dir=str(output / "cache"))
-        validation_rows = Dataset.from_parquet(
-            str(dataset_directory / "validation.parquet"), cache_dir=str(output / "cache")
-        )
-        plans = [_plan(inputs, stage, train_rows, device) for stage in inputs.all_stages()]
-        total = sum(steps for _, _, _, steps in plans)
+        client, run_id = _open_books(inputs, key, device)
+        around = Surroundings(
+            inputs=inputs, store=store, prefix=prefix, output=output, base=base, tokenizer=tokenizer,
+            contract=contract, guard=guard, device=device, stop=stop, validation=validation_rows, client=client,
+            run_id=run_id, total=sum(plan.steps for plan in plans),
+        )  # fmt: skip
+        monitor = _watch_system(inputs, run_id) if client is not None else None
+        try:
+            while True:
+                try:
+                    policy, progress = _run_all(around, plans)
+                    break
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+                # Outside the handler: the exception's frames hold the model that is to be freed.
+                halvings = _halve(around, plans, key, halvings)
+                plans = _plan(inputs, train_rows, device, halvings)
+        except (GateFailedError, ResumableError) as error:
+            if client is not None:
+                set_tags(client, run_id, {"grpo.stopped": str(error)[:5000]})
+                end_run(client, run_id, "FAILED" if isinstance(error, GateFailedError) else "KILLED")
+            raise
+        finally:
+            if monitor is not None:
+                monitor.finish()
+        reference = from_first(str(_store_result(around, plans, policy, progress, key)) if rank() == 0 else None)
+        return Reference.parse(reference), run_id
 
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory ran out, on a GPU or in the CPU allocator.
+
+    Args:
+        error: what was raised.
+    """
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def _in_turn(function: Callable[[], Any]) -> Any:
+    """Call something on rank 0 first, then on the others."""
+    if rank() != 0:
+        wait_for_all()
+    result = function()
+    if rank() == 0:
+        wait_for_all()
+    return result
+
+
+def _fetch_inputs(inputs: TrainingInputs, store: ArtifactStore, output: Path) -> tuple[Path, Dataset, Dataset]:
+    """The base model's folder, and the training and validation rows."""
+    cache = output / "cache"
+    base = store.fetch(inputs.base, cache)
+    dataset = store.fetch(inputs.dataset, cache)
+    return (
+        base,
+        Dataset.from_parquet(str(dataset / "train.parquet"), cache_dir=str(cache)),
+        Dataset.from_parquet(str(dataset / "validation.parquet"), cache_dir=str(cache)),
+    )
+
+
+def _open_books(inputs: TrainingInputs, key: str, device: Device) -> tuple[Any, str]:
+    """The MLflow client (rank 0 only) and the run's id."""
+    client, run_id = None, ""
+    if rank() == 0:
         client = connect(inputs.tracking)
         run = open_run(client, inputs.tracking, name=inputs.run_name, key=key)
-        log.info("MLflow run %s (%s)", run.run_id, "taken up again" if run.resumed else "new")
-        log_params(client, run.run_id, flatten(settings_of(inputs)))
-        set_tags(client, run.run_id, {"grpo.device": device.name, **{f"version.{k}": v for k, v in versions().items()}})
+        run_id = run.run_id
+        log.info("MLflow run %s (%s)", run_id, "taken up again" if run.resumed else "new")
+        log_params(client, run_id, flatten(settings_of(inputs)))
+        set_tags(client, run_id, {"grpo.device": device.name, **{f"version.{k}": v for k, v in versions().items()}})
+    return client, from_first(run_id)
 
-        tokenizer = AutoTokenizer.from_pretrained(
-            base_directory, padding_side="left", trust_remote_code=inputs.model.trust_remote_code
+
+def _watch_system(inputs: TrainingInputs, run_id: str) -> Any:
+    """Start reading CPU, memory, disk and GPU into the run, as MLflow does."""
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    monitor = SystemMetricsMonitor(
+        run_id, sampling_interval=SYSTEM_SECONDS, resume_logging=True, tracking_uri=inputs.tracking.uri
+    )
+    monitor.start()
+    return monitor
+
+
+def _plan(inputs: TrainingInputs, train_rows: Dataset, device: Device, halvings: int) -> list[StagePlan]:
+    """Each stage's settings, rows and number of steps, or the reason why it cannot run."""
+    plans: list[StagePlan] = []
+    stages = inputs.all_stages()
+    for index, stage in enumerate(stages):
+        training = stage_training(inputs.training, stage)
+        rows = _stage_rows(stage, training, train_rows, inputs.seed)
+        batch = training.batch_plan(device.processes)
+        for _ in range(halvings):
+            batch = batch.smaller() or batch
+        plans.append(
+            StagePlan(
+                index=index,
+                stage=stage,
+                training=training,
+                rows=rows,
+                steps=_stage_steps(stage, training, len(rows), device.processes),
+                offset=sum(plan.steps for plan in plans),
+                batch=batch,
+                last=index == len(stages) - 1,
+            )
         )
-        policy = _load_policy(inputs, base_directory, device)
-        progress = Progress()
-        offset = 0
-        for index, (stage, training, rows, steps) in enumerate(plans):
-            stage_prefix = f"{prefix}/{index}-{stage.name}"
-            policy = _run_stage(
-                inputs, store, stage, training, rows, policy,
-                tokenizer=tokenizer, contract=contract, guard=guard, device=device, stop=stop,
-                client=client, run_id=run.run_id, prefix=stage_prefix, output=output / f"{index}-{stage.name}",
-                offset=offset, total=total, progress=progress, last=index == len(plans) - 1,
-            )  # fmt: skip
-            offset += steps
-        validation = _validate(policy, tokenizer, contract, validation_rows, inputs, base_directory)
-        log_metrics(client, run.run_id, validation, step=total)
-        final = output / "adapter"
-        _save_policy(policy, tokenizer, final)
-        _write_samples(progress.samples, final)
-        write_record(
-            TrainingRecord(
-                key=key, mlflow_run_id=run.run_id, run_name=inputs.run_name, stages=progress.stages,
-                history=progress.history, validation=validation, settings=settings_of(inputs),
-                versions={**versions(), "device": device.name}, seconds=round(progress.seconds, 2),
-                tokens=max((row.get("num_tokens", 0.0) for row in progress.history), default=0.0),
-                peak_memory_mib=_peak_memory(device),
-            ),
-            final,
-        )  # fmt: skip
-        _log_samples(client, run.run_id, progress.samples)
-        reference = store.put(
-            final,
-            f"{prefix}/adapter",
-            provenance={
-                "kind": "adapter" if inputs.lora else "model",
-                "base": str(inputs.base),
-                "dataset": str(inputs.dataset),
-                "training": key,
-                "mlflow_run_id": run.run_id,
-            },
-        )
-        set_tags(client, run.run_id, {"grpo.adapter": str(reference)})
-        return reference, run.run_id
+    return plans
 
 
-def _plan(
-    inputs: TrainingInputs, stage: StageConfig, train_rows: Dataset, device: Device
-) -> tuple[StageConfig, TrainingConfig, Dataset, int]:
-    """A stage's settings, rows and number of steps, or the reason why it cannot run."""
-    training = stage_training(inputs.training, stage)
-    rows = train_rows
+def _stage_rows(stage: StageConfig, training: TrainingConfig, rows: Dataset, seed: int) -> Dataset:
+    """The rows a stage learns from, in the order of its curriculum where it has one."""
     if stage.kind == "sft":
         rows = rows.filter(lambda row: bool(row["solution"]), keep_in_memory=True)
         if len(rows) == 0:
@@ -173,89 +311,220 @@ def _plan(
             )
     if stage.rows is not None:
         rows = rows.select(range(min(stage.rows, len(rows))))
+    if training.curriculum:
+        rows = rows.select(in_order(rows, training.curriculum, seed))
+    return rows
+
+
+def in_order(rows: Dataset, column: str, seed: int) -> list[int]:
+    """Row numbers from easy to hard; rows of equal difficulty in an order drawn by the seed.
+
+    Args:
+        rows: training rows.
+        column: holds a number in each row.
+        seed: run.seed.
+
+    Raises:
+        BadInputError: when the column is not there, or holds something else.
+    """
+    if column not in rows.column_names:
+        raise BadInputError(
+            f"training.curriculum: the rows have no column {column!r} (they have {', '.join(rows.column_names)}); "
+            "name it under data.columns.keep"
+        )
+    values = rows[column][:]
+    for index, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise BadInputError(
+                f"training.curriculum: column {column!r} holds {value!r} in training row {index + 1}; it needs a "
+                "number in every row, small for easy"
+            )
+    order = list(range(len(values)))
+    random.Random(seed).shuffle(order)  # noqa: S311 (no secret)
+    return sorted(order, key=lambda index: values[index])
+
+
+def _stage_steps(stage: StageConfig, training: TrainingConfig, rows: int, processes: int) -> int:
+    """Optimizer steps of a stage, at least 1."""
     if stage.kind == "grpo":
-        return stage, training, rows, check_steps(training, len(rows), device.processes)
+        return check_steps(training, rows, processes)
     max_steps = int(training.value("max_steps"))
     if max_steps > 0:
-        return stage, training, rows, max_steps
-    per_step = training.batch_plan(device.processes).completions
-    return stage, training, rows, max(1, math.ceil(len(rows) / per_step) * int(training.value("num_train_epochs")))
+        return max_steps
+    per_step = training.batch_plan(processes).completions
+    return max(1, math.ceil(rows / per_step) * int(training.value("num_train_epochs")))
 
 
-def _load_policy(inputs: TrainingInputs, directory: Path, device: Device) -> Any:
-    """The base model as it will be trained."""
-    if inputs.model.backend == "unsloth":
-        raise BadInputError(
-            "model.backend: unsloth is not installed in this environment; install unsloth in the train image, or write "
-            "backend: transformers"
+def _halve(around: Surroundings, plans: list[StagePlan], key: str, halvings: int) -> int:
+    """After running out of memory: note a smaller micro-batch, or say that there is none."""
+    gc.collect()
+    if around.device.kind == "cuda":
+        torch.cuda.empty_cache()
+    smaller = [plan.batch.smaller() for plan in plans]
+    if all(batch is None for batch in smaller):
+        raise GateFailedError(
+            "training stopped: out of memory with one completion at a time. Try a smaller "
+            "training.max_completion_length or data.max_prompt_tokens, training.gradient_checkpointing: true, "
+            "training.optim: adamw_8bit, lora.base_bits: 4, or a larger GPU (`grpo plan` estimates what fits)"
         )
-    attention = None if inputs.model.attention == "auto" else inputs.model.attention
-    model = AutoModelForCausalLM.from_pretrained(
-        directory,
-        dtype=base_dtype(inputs.model.dtype, device),
-        attn_implementation=attention,
-        trust_remote_code=inputs.model.trust_remote_code,
-        local_files_only=True,
+    write_halvings(around.store, key, halvings + 1)
+    batch = smaller[-1] or plans[-1].batch
+    say(
+        f"out of memory: going on from the last checkpoint with {batch.per_device} completions at once on each device "
+        f"and {batch.accumulation} micro-batches, still {batch.completions} completions a step"
     )
-    if inputs.lora is None:
-        return model
-    # LoRA's A matrices are drawn at random: seeded here, so that a replicate differs and a repeat does not.
-    set_seed(inputs.seed)
-    return get_peft_model(model, peft_config(inputs.lora))
+    if around.device.processes > 1:
+        raise OutOfMemoryError
+    return halvings + 1
 
 
-def _run_stage(
-    inputs: TrainingInputs,
-    store: ArtifactStore,
-    stage: StageConfig,
-    training: TrainingConfig,
-    rows: Dataset,
-    policy: Any,
-    *,
-    tokenizer: Any,
-    contract: Contract,
-    guard: RewardGuard,
-    device: Device,
-    stop: StopOnSignalCallback,
-    client: Any,
-    run_id: str,
-    prefix: str,
-    output: Path,
-    offset: int,
-    total: int,
-    progress: Progress,
-    last: bool,
-) -> Any:
+def _run_all(around: Surroundings, plans: list[StagePlan]) -> tuple[Any, Progress]:
+    """Run the stages one after another on one policy."""
+    policy = load_policy(around.inputs, around.base, around.device)
+    progress = Progress()
+    watched = around.inputs.lora is not None and around.inputs.training.generation != "transformers"
+    before = fingerprint(policy) if watched else {}
+    for plan in plans:
+        policy = _run_stage(around, plan, policy, progress)
+    if watched:
+        moved = drift(before, fingerprint(policy))
+        if around.client is not None:
+            log_metrics(around.client, around.run_id, {"base_drift": moved}, step=around.total)
+        if moved > 1e-3:
+            say(
+                f"the frozen base weights moved by {moved:.2%} while adapters were merged into them and taken out "
+                "again for vLLM; write model.dtype: float32 to keep them"
+            )
+    return policy, progress
+
+
+def _run_stage(around: Surroundings, plan: StagePlan, policy: Any, progress: Progress) -> Any:
     """Run one stage from its newest checkpoint, or take its result when it is finished; returns the policy."""
-    finished = store.find(f"{prefix}/finished")
+    store, stage, training = around.store, plan.stage, plan.training
+    prefix = f"{around.prefix}/{plan.index}-{stage.name}"
+    output = around.output / f"{plan.index}-{stage.name}"
+    finished = from_first(_finished_stage(store, prefix, output) if rank() == 0 else None)
     if finished is not None:
-        directory = store.fetch(finished, output / "cache")
-        _restore_progress(progress, json.loads((directory / "progress.json").read_text(encoding="utf-8")))
-        _load_weights(policy, directory)
+        _restore_progress(progress, json.loads((finished / "progress.json").read_text(encoding="utf-8")))
+        load_weights(policy, finished)
         return policy
     checkpoints = f"{prefix}/checkpoints"
-    resume = newest_checkpoint(store, checkpoints, output / "cache")
-    uploader = CheckpointUploader(
-        store, checkpoints, keep=KEPT_CHECKPOINTS, provenance={"kind": "checkpoint", "stage": stage.name}
+    resume: Checkpoint | None = from_first(
+        newest_checkpoint(store, checkpoints, output / "cache") if rank() == 0 else None
     )
-    samples = _resumed_samples(resume) if resume else list(progress.samples)
+    state = _resumed_state(resume)
+    samples = state["samples"] if resume else list(progress.samples)
+    checks = [Check(check["step"], check["metrics"]) for check in state["checks"]]
     history = _resumed_history(resume) if resume else []
-    main = stage.kind == "grpo" and last
-    mlflow = MlflowCallback(client, run_id, offset=offset, prefix="" if main else f"{stage.name}/")
-    sampler = SampleCallback(training.sample_every, samples, offset=offset)
-    callbacks = [
-        ProgressCallback(offset, total),
-        mlflow,
-        HistoryCallback(training.guards, history),
-        sampler,
-        CheckpointCallback(uploader, samples, guard),
-        stop,
-    ]
-    longest = max(rows["prompt_tokens"]) if len(rows) else 0
-    if stage.kind == "sft":
-        trainer: Any = SFTTrainer(
+    uploader = mlflow = None
+    if rank() == 0:
+        provenance = {"kind": "checkpoint", "stage": stage.name, "mlflow_run_id": around.run_id}
+        uploader = CheckpointUploader(store, checkpoints, keep=KEPT_CHECKPOINTS, provenance=provenance)
+        mlflow = MlflowCallback(
+            around.client,
+            around.run_id,
+            offset=plan.offset,
+            prefix="" if stage.kind == "grpo" and plan.last else f"{stage.name}/",
+        )
+    choosing = stage.kind == "grpo" and plan.last and training.keep == "best"
+    best = best_check(checks)
+    if choosing and best and uploader:
+        uploader.protect(best.step)
+    moving = None
+    if stage.kind == "grpo":
+        weights = reward_weights(stage, {reward.name: reward.weight for reward in around.guard.rewards})
+        named = dict(zip((reward.name for reward in around.guard.rewards), weights, strict=True))
+        moving = moving_weights(training, named, plan.steps)
+    validator = Validator(
+        around.base, around.tokenizer, around.contract, around.validation, limit=training.validation_rows,
+        max_new_tokens=int(training.value("max_completion_length")), version=versions()["transformers"],
+    )  # fmt: skip
+    validation = ValidationCallback(validator, checks, training, choosing=choosing, uploader=uploader, mlflow=mlflow)
+    saver = CheckpointCallback(uploader, samples, checks, around.guard, moving)
+    callbacks: list[TrainerCallback] = [ProgressCallback(plan.offset, around.total), validation]
+    sampler = weigher = None
+    if mlflow is not None:
+        callbacks.append(mlflow)
+        sampler = SampleCallback(
+            training.sample_every, samples, offset=plan.offset, contract=around.contract, mlflow=mlflow
+        )
+        callbacks.append(sampler)
+    if moving is not None and moving.moving:
+        weigher = WeightsCallback(moving, mlflow)
+        callbacks.append(weigher)
+    callbacks += [HistoryCallback(training.guards, history), saver, around.stop]
+    trainer = _make_trainer(around, plan, policy, callbacks, output, moving.at(0) if moving else {})
+    if stage.kind == "grpo":
+        for callback in (sampler, weigher):
+            if callback is not None:
+                callback.trainer = trainer
+    validation.policy = saver.policy = trainer.accelerator.unwrap_model(trainer.model)
+    if resume:
+        around.guard.load_state_dict(state["rewards"])
+        if moving is not None and state["weights"]:
+            moving.load_state_dict(state["weights"])
+        if mlflow is not None:
+            mlflow.send_missing(history)
+        log.info("stage %s goes on from step %d", stage.name, resume.step)
+    started = time.monotonic()
+    try:
+        if resume and stopped_improving(checks, training.patience):
+            load_weights(policy, resume.directory)
+            trainer.state.global_step = resume.step
+        else:
+            trainer.train(resume_from_checkpoint=str(resume.directory) if resume else None)
+    finally:
+        # Also when a guard ends it: what was learned up to the last good checkpoint stays.
+        progress.seconds += time.monotonic() - started
+        if uploader is not None:
+            uploader.wait()
+        if mlflow is not None:
+            mlflow.finish()
+    step = trainer.state.global_step
+    if around.stop.received is not None:
+        raise ResumableError(
+            f"stopped by {around.stop.received.name} at step {plan.offset + step} of {around.total}, checkpoint "
+            "stored; the same command goes on from there"
+        )
+    if step == 0:
+        raise PipelineError(f"stage {stage.name} made no step; this is a fault of the pipeline, please report it")
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    require_finite(policy)
+    kept = step
+    best = best_check(checks)
+    if choosing and best and best.step != step and rank() == 0:
+        kept = _take_best(store, checkpoints, best, policy, output / "cache", last=step)
+    progress.history += [{**row, "step": row["step"] + plan.offset, "stage": stage.name} for row in history]
+    progress.samples[:] = samples
+    progress.stages.append({"name": stage.name, "kind": stage.kind, "steps": step})
+    progress.checks += [{**asdict(check), "step": check.step + plan.offset, "stage": stage.name} for check in checks]
+    progress.chosen_step = plan.offset + kept
+    if not plan.last and rank() == 0:
+        result = output / "finished"
+        save_policy(policy, around.tokenizer, result)
+        (result / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
+        store.put(result, f"{prefix}/finished", provenance={"kind": "stage", "stage": stage.name})
+    wait_for_all()
+    return policy
+
+
+def _make_trainer(
+    around: Surroundings,
+    plan: StagePlan,
+    policy: Any,
+    callbacks: list[TrainerCallback],
+    output: Path,
+    weights: dict[str, float],
+) -> Any:
+    """TRL's trainer of a stage."""
+    inputs, training, rows = around.inputs, plan.training, plan.rows
+    if plan.stage.kind == "sft":
+        contract = around.contract
+        return SFTTrainer(
             model=policy,
-            args=sft_arguments(training, device, seed=inputs.seed, output=output, max_length=None),
+            args=sft_arguments(
+                training, around.device, plan.batch, inputs.tracking, seed=inputs.seed, output=output, max_length=None
+            ),
             train_dataset=rows.map(
                 lambda row: {
                     "prompt": row["prompt"],
@@ -264,135 +533,102 @@ def _run_stage(
                 remove_columns=rows.column_names,
                 keep_in_memory=True,
             ),
-            processing_class=tokenizer,
+            processing_class=around.tokenizer,
             callbacks=callbacks,
         )
-    else:
-        weights = reward_weights(stage, {reward.name: reward.weight for reward in guard.rewards})
-        trainer = GRPOTrainer(
-            model=policy,
-            reward_funcs=guard.functions(),
-            args=grpo_arguments(
-                training, device, seed=inputs.seed, output=output, weights=weights, longest_prompt=longest
-            ),
-            train_dataset=rows,
-            processing_class=tokenizer,
-            callbacks=callbacks,
-        )
-        sampler.trainer = trainer
-    if resume:
-        guard.load_state_dict(json.loads((resume.directory / REWARD_STATE_FILE).read_text(encoding="utf-8")))
-        mlflow.send_missing(history)
-        log.info("stage %s goes on from step %d", stage.name, resume.step)
-    started = time.monotonic()
-    trainer.train(resume_from_checkpoint=str(resume.directory) if resume else None)
-    progress.seconds += time.monotonic() - started
-    uploader.wait()
-    if stop.received is not None:
-        raise ResumableError(
-            f"stopped by {stop.received.name} at step {offset + trainer.state.global_step} of {total}, checkpoint "
-            "stored; the same command goes on from there"
-        )
-    if trainer.state.global_step == 0:
-        raise PipelineError(f"stage {stage.name} made no step; this is a fault of the pipeline, please report it")
-    _require_finite(policy, stage.name)
-    progress.history += [{**row, "step": row["step"] + offset, "stage": stage.name} for row in history]
-    progress.samples[:] = samples
-    progress.stages.append({"name": stage.name, "kind": stage.kind, "steps": trainer.state.global_step})
-    if not last:
-        result = output / "finished"
-        _save_policy(trainer.model, tokenizer, result)
-        state = {
-            "history": progress.history,
-            "samples": progress.samples,
-            "stages": progress.stages,
-            "seconds": progress.seconds,
-        }
-        (result / "progress.json").write_text(json.dumps(state), encoding="utf-8")
-        store.put(result, f"{prefix}/finished", provenance={"kind": "stage", "stage": stage.name})
-    return trainer.accelerator.unwrap_model(trainer.model)
+    return MeasuredGRPOTrainer(
+        model=policy,
+        reward_funcs=around.guard.functions(),
+        args=grpo_arguments(
+            training,
+            around.device,
+            plan.batch,
+            inputs.tracking,
+            seed=inputs.seed,
+            output=output,
+            weights=list(weights.values()),
+            longest_prompt=max(rows["prompt_tokens"]) if len(rows) else 0,
+        ),
+        train_dataset=rows,
+        processing_class=around.tokenizer,
+        callbacks=callbacks,
+    )
+
+
+def _take_best(store: ArtifactStore, checkpoints: str, best: Check, policy: Any, cache: Path, *, last: int) -> int:
+    """Put the best step's weights into the policy; the last ones stay when its checkpoint is gone or damaged."""
+    reference = store.find(f"{checkpoints}/checkpoint-{best.step}")
+    try:
+        if reference is None:
+            raise PipelineError("it is not in the store")
+        load_weights(policy, store.fetch(reference, cache))
+    except PipelineError as error:
+        say(f"the checkpoint of the best step {best.step} cannot be used ({error}); the last step {last} goes on")
+        return last
+    say(f"step {best.step} goes on to the merge: the best on validation rows ({describe(best.metrics)})")
+    return best.step
+
+
+def _store_result(around: Surroundings, plans: list[StagePlan], policy: Any, progress: Progress, key: str) -> Reference:
+    """Write adapter, record and samples, and store them (rank 0)."""
+    inputs, client, run_id = around.inputs, around.client, around.run_id
+    validation = next(
+        (dict(check["metrics"]) for check in progress.checks if check["step"] == progress.chosen_step), {}
+    )
+    final = around.output / "adapter"
+    save_policy(policy, around.tokenizer, final)
+    _write_samples(progress.samples, final)
+    write_record(
+        TrainingRecord(
+            key=key, mlflow_run_id=run_id, run_name=inputs.run_name, stages=progress.stages,
+            history=progress.history, validation=validation, settings=settings_of(inputs),
+            versions={**versions(), "device": around.device.name}, seconds=round(progress.seconds, 2),
+            tokens=max((row.get("num_tokens", 0.0) for row in progress.history), default=0.0),
+            peak_memory_mib=_peak_memory(around.device), chosen_step=progress.chosen_step, checks=progress.checks,
+            batch=asdict(plans[-1].batch),
+        ),
+        final,
+    )  # fmt: skip
+    _log_samples(client, run_id, progress.samples)
+    reference = around.store.put(
+        final,
+        f"{around.prefix}/adapter",
+        provenance={
+            "kind": "adapter" if inputs.lora else "model",
+            "base": str(inputs.base),
+            "dataset": str(inputs.dataset),
+            "training": key,
+            "mlflow_run_id": run_id,
+        },
+    )
+    set_tags(client, run_id, {"grpo.adapter": str(reference), "grpo.chosen_step": str(progress.chosen_step)})
+    return reference
+
+
+def _finished_stage(store: ArtifactStore, prefix: str, output: Path) -> Path | None:
+    """The folder of a stage that has ended, or None."""
+    finished = store.find(f"{prefix}/finished")
+    return store.fetch(finished, output / "cache") if finished is not None else None
 
 
 def _restore_progress(progress: Progress, state: dict[str, Any]) -> None:
     """Take up what a finished stage recorded."""
-    progress.history[:] = state["history"]
-    progress.samples[:] = state["samples"]
-    progress.stages[:] = state["stages"]
-    progress.seconds = state["seconds"]
+    for name, value in state.items():
+        setattr(progress, name, value)
 
 
-def _resumed_samples(checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Completions kept up to a checkpoint."""
-    samples: list[dict[str, Any]] = json.loads((checkpoint.directory / SAMPLES_FILE).read_text(encoding="utf-8"))
-    return samples
+def _resumed_state(checkpoint: Checkpoint | None) -> dict[str, Any]:
+    """The pipeline's own state up to a checkpoint."""
+    if checkpoint is None:
+        return {"samples": [], "checks": [], "rewards": {}, "weights": None}
+    state: dict[str, Any] = json.loads((checkpoint.directory / STATE_FILE).read_text(encoding="utf-8"))
+    return state
 
 
 def _resumed_history(checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """Logged rows up to a checkpoint, from the trainer's own state."""
     state = json.loads((checkpoint.directory / "trainer_state.json").read_text(encoding="utf-8"))
     return [row for row in state["log_history"] if "loss" in row or "reward" in row]
-
-
-def _load_weights(policy: Any, directory: Path) -> None:
-    """Put a finished stage's weights into the policy."""
-    if isinstance(policy, PeftModel):
-        from peft import set_peft_model_state_dict
-
-        set_peft_model_state_dict(policy, load_file(directory / "adapter_model.safetensors"))
-        return
-    for file in sorted(directory.glob("*.safetensors")):
-        policy.load_state_dict(load_file(file), strict=False)
-
-
-def _save_policy(policy: Any, tokenizer: Any, directory: Path) -> None:
-    """Write adapter (or model) and tokenizer as safetensors."""
-    directory.mkdir(parents=True, exist_ok=True)
-    if isinstance(policy, PeftModel):
-        # A second GRPO stage with beta > 0 adds a frozen "ref" adapter; only the trained one goes on. Where the base
-        # came from is in the manifest: a path of this machine would mean nothing elsewhere.
-        policy.peft_config["default"].base_model_name_or_path = None
-        policy.save_pretrained(directory, selected_adapters=["default"])
-    else:
-        policy.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-
-
-def _require_finite(policy: Any, stage: str) -> None:
-    """Refuse to hand on weights that hold a NaN or an infinity."""
-    for name, parameter in policy.named_parameters():
-        if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
-            raise GateFailedError(
-                f"stage {stage}: weight {name} is not finite; the last good checkpoint is kept. Try a lower "
-                "training.learning_rate, training.max_grad_norm: 0.1, or model.dtype: float32"
-            )
-
-
-def _validate(
-    policy: Any, tokenizer: Any, contract: Contract, rows: Dataset, inputs: TrainingInputs, directory: Path
-) -> dict[str, float]:
-    """Format compliance and accuracy of greedy completions on the first validation rows."""
-    rows = rows.select(range(min(inputs.training.validation_rows, len(rows))))
-    if len(rows) == 0:
-        return {}
-    model = policy.get_base_model() if isinstance(policy, PeftModel) else policy
-    policy.eval()
-    identity = EngineIdentity(
-        "transformers", versions()["transformers"], str(model.dtype).removeprefix("torch."), model.device.type
-    )
-    generator = TransformersGenerator(directory, model, tokenizer, identity, None)
-    prompts = [contract.render(tokenizer, row) for row in rows]
-    limit = int(inputs.training.value("max_completion_length"))
-    texts = [answers[0].text for answers in generator.generate(prompts, Sampling(max_new_tokens=limit))]
-    strict = [contract.check(text).strict for text in texts]
-    read = [contract.read_answer(text) for text in texts]
-    right = [
-        answer is not None and contract.equal(answer, row["answer"]) for answer, row in zip(read, rows, strict=True)
-    ]
-    return {
-        "validation/format_compliance": sum(strict) / len(texts),
-        "validation/accuracy_strict": sum(s and r for s, r in zip(strict, right, strict=True)) / len(texts),
-        "validation/rows": float(len(texts)),
-    }
 
 
 def _write_samples(samples: list[dict[str, Any]], directory: Path) -> None:

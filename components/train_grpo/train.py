@@ -6,6 +6,7 @@ the same MLflow run. Refuses, before a model is loaded: a batch that does not fi
 supervised stage without worked answers, a second owner of the same training.
 """
 
+import importlib
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ from components.storage.store import ArtifactStore
 from components.tracking.config import TrackingConfig
 from components.train_grpo.config import LoraConfig, PolicyConfig, StageConfig, TrainingConfig, stage_training
 from components.train_grpo.record import read_record
+from components.train_grpo.weights import check_scheduled
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class TrainingInputs:
         stages: the config's section; empty means one GRPO stage.
         tracking: the config's section.
         code: fingerprint of the step's code.
+        attempt: run.attempt; another one trains again beside the first.
     """
 
     run_name: str
@@ -61,6 +64,7 @@ class TrainingInputs:
     stages: tuple[StageConfig, ...]
     tracking: TrackingConfig
     code: str
+    attempt: str = ""
 
     def all_stages(self) -> tuple[StageConfig, ...]:
         """The stages, or the single GRPO stage that no `stages:` means."""
@@ -83,6 +87,15 @@ class TrainingInputs:
                 "stages": [stage.model_dump(mode="json") for stage in self.stages],
                 "seed": self.seed,
                 "code": self.code,
+                "selection": self.training.selection(),
+                "curriculum": self.training.curriculum,
+                "weight_schedule": {
+                    name: line.model_dump(mode="json") for name, line in self.training.weight_schedule.items()
+                },
+                "adaptive_weights": self.training.adaptive_weights
+                and self.training.adaptive_weights.model_dump(mode="json"),
+                "processes": self.training.processes,
+                "attempt": self.attempt,
             }
         )
 
@@ -129,16 +142,57 @@ def train_grpo(inputs: TrainingInputs, store: ArtifactStore, *, work: Path) -> T
     if inputs.training.threads:
         # Before torch is imported: its thread pools are sized once.
         os.environ["OMP_NUM_THREADS"] = str(inputs.training.threads)
+    if inputs.model.backend == "unsloth":
+        _import_unsloth()
+    processes = training_processes(inputs.training)
     for stage in inputs.all_stages():
-        stage_training(inputs.training, stage).batch_plan(int(os.environ.get("WORLD_SIZE", "1")))
+        training = stage_training(inputs.training, stage)
+        training.batch_plan(processes)
+        check_scheduled(training, list(inputs.rewards.rewards()))
+        reward_weights(stage, {name: inputs.rewards.weight(name) for name in inputs.rewards.rewards()})
     with hold(store, prefix, what=f"training of run {inputs.run_name}", wait_s=90):
-        from components.train_grpo.stages import run_stages
-
         output = work / "training" / key[:32]
         output.mkdir(parents=True, exist_ok=True)
-        reference, run_id = run_stages(inputs, store, prefix=prefix, key=key, output=output)
+        if processes > 1 and "WORLD_SIZE" not in os.environ:
+            from components.train_grpo.launch import run_in_processes
+
+            reference, run_id = run_in_processes(inputs, store, processes, prefix=prefix, key=key, output=output)
+        else:
+            from components.train_grpo.stages import run_stages
+
+            reference, run_id = run_stages(inputs, store, prefix=prefix, key=key, output=output)
         shutil.rmtree(output, ignore_errors=True)
     return TrainedAdapter(reference, run_id, key, reused=False)
+
+
+def training_processes(training: TrainingConfig) -> int:
+    """Training processes in all: what torchrun started, what the config says, or one a visible GPU.
+
+    Args:
+        training: the section.
+    """
+    if "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    if training.processes is not None or training.value("use_cpu"):
+        return training.processes or 1
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def _import_unsloth() -> None:
+    """Import unsloth before transformers and trl, which it patches.
+
+    Raises:
+        BadInputError: when it is not installed.
+    """
+    try:
+        importlib.import_module("unsloth")
+    except ImportError as error:
+        raise BadInputError(
+            f"model.backend: unsloth is not installed in this environment ({error}); install unsloth in the train "
+            "image, or write backend: transformers"
+        ) from error
 
 
 def reward_weights(stage: StageConfig, weights: Mapping[str, float]) -> list[float]:
@@ -194,7 +248,7 @@ def versions() -> dict[str, str]:
 def settings_of(inputs: TrainingInputs) -> dict[str, Any]:
     """What the training was given, as nested plain data (the run's parameters)."""
     return {
-        "run": {"name": inputs.run_name, "seed": inputs.seed},
+        "run": {"name": inputs.run_name, "seed": inputs.seed, "attempt": inputs.attempt},
         "model": inputs.model.model_dump(mode="json"),
         "contract": inputs.contract.model_dump(mode="json"),
         "rewards": inputs.rewards.model_dump(mode="json"),
@@ -249,4 +303,5 @@ def inputs_from_sections(
         stages=tuple(StageConfig.model_validate(stage) for stage in json.loads(stages)),
         tracking=TrackingConfig.from_json(tracking),
         code=code,
+        attempt=str(named.get("attempt", "")),
     )

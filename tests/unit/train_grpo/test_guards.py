@@ -6,15 +6,21 @@ import pytest
 
 from components.train_grpo.config import GuardsConfig
 from components.train_grpo.guards import (
+    HIGHEST_REWARD,
+    IDENTICAL_GROUPS,
     all_clipped,
     constant_groups,
+    entropy_collapse,
     first_stop,
     high_kl,
+    identical_completions,
     non_finite,
     reward_below_start,
+    step_time_creep,
+    warnings,
 )
 
-GUARDS = GuardsConfig(constant_groups_steps=5, clipped_steps=5)
+GUARDS = GuardsConfig(constant_groups_steps=5, clipped_steps=5, identical_steps=5, entropy_steps=5)
 
 
 def history(rows, **columns):
@@ -24,6 +30,11 @@ def history(rows, **columns):
         "reward": 0.5,
         "frac_reward_zero_std": 0.2,
         "completions/clipped_ratio": 0.1,
+        "completions/mean_length": 20.0,
+        "entropy": 0.4,
+        "step_time": 1.0,
+        IDENTICAL_GROUPS: 0.0,
+        HIGHEST_REWARD: 3.0,
     }
     return [
         {"step": float(step), **base, **{name.replace("__", "/"): value(step) for name, value in columns.items()}}
@@ -74,10 +85,47 @@ def test_completions_all_clipped_stop():
 
 def test_zero_switches_a_guard_off():
     rows = history(60, frac_reward_zero_std=lambda step: 1.0, completions__clipped_ratio=lambda step: 1.0)
-    off = GuardsConfig(constant_groups_steps=0, clipped_steps=0, reward_drop=0)
+    off = GuardsConfig(constant_groups_steps=0, clipped_steps=0, reward_drop=0, identical_steps=0, entropy_steps=0)
     assert first_stop(rows, off) is None
 
 
 def test_a_high_kl_warns():
     assert "above 0.5" in high_kl([{"step": 1.0, "kl": 0.7}], GUARDS)
     assert high_kl([{"step": 1.0, "kl": 0.2}], GUARDS) is None
+
+
+def test_constant_groups_near_the_highest_reward_are_saturation_from_the_start():
+    rows = history(10, reward=lambda step: 3.0, frac_reward_zero_std=lambda step: 1.0)
+    assert "saturated" in constant_groups(rows, GUARDS)
+
+
+def test_constant_groups_of_one_completion_are_told_from_a_reward_that_is_never_found():
+    same = {"reward": lambda step: 0.0, "frac_reward_zero_std": lambda step: 1.0}
+    identical = history(10, completions__identical_groups=lambda step: 1.0, **same)
+    assert "one completion over and over" in constant_groups(identical, GUARDS)
+    assert "never found a reward" in constant_groups(history(10, **same), GUARDS)
+
+
+def test_identical_completions_stop_even_where_the_reward_differs():
+    rows = history(5, completions__identical_groups=lambda step: 1.0)
+    assert "identical" in identical_completions(rows, GUARDS)
+    assert identical_completions(history(5, completions__identical_groups=lambda step: 0.5), GUARDS) is None
+
+
+def test_an_entropy_that_stays_near_zero_stops():
+    assert "no longer explores" in entropy_collapse(history(6, entropy=lambda step: 0.0001), GUARDS)
+    assert entropy_collapse(history(6, entropy=lambda step: 0.1 if step == 4 else 0.0001), GUARDS) is None
+
+
+def test_steps_that_take_longer_and_longer_warn_with_the_cause():
+    slow = history(40, step_time=lambda step: 1.0 + step / 5)
+    assert "completions did not grow" in step_time_creep(slow, GUARDS)
+    longer = history(40, step_time=lambda step: 1.0 + step / 5, completions__mean_length=lambda step: 20.0 * step)
+    assert "completions grew" in step_time_creep(longer, GUARDS)
+    assert step_time_creep(history(40), GUARDS) is None
+
+
+def test_a_warning_is_no_stop():
+    rows = history(40, step_time=lambda step: 1.0 + step / 5)
+    assert first_stop(rows, GUARDS) is None
+    assert set(warnings(rows, GUARDS)) == {"step_time"}
