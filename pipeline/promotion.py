@@ -423,7 +423,7 @@ def _probe(desk: Desk, version: RegisteredVersion, served: Served, url: str, max
     if contract.hash != evaluation.settings["contract_hash"]:
         raise PipelineError(
             f"{version} was evaluated with another contract than its run's config says (or another version of this "
-            f"package reads it otherwise); evaluate it again: grpo evaluate {version}"
+            f"package reads it otherwise): what is recorded cannot be compared with; run it again"
         )
     samples = choose_samples(evaluation.samples)
     result = probe(
