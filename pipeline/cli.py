@@ -172,6 +172,14 @@ def main(arguments: list[str] | None = None) -> Any:
     except PipelineError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(int(error.exit_code))
+    except ModuleNotFoundError as error:
+        from pipeline.installed import explain_missing
+
+        sentence = explain_missing(error)
+        if sentence is None:
+            raise
+        typer.echo(f"error: {sentence}", err=True)
+        sys.exit(int(ExitCode.BAD_INPUT))
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         sys.exit(int(ExitCode.RESUMABLE))
