@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 SHORT = [
     "training.max_steps=6",
     "training.save_steps=2",
-    "training.sample_every=0",
     "training.validation_rows=8",
     "smoke_test.rows=3",
     "smoke_test.prompts=2",
@@ -95,6 +94,7 @@ def test_killed_at_every_step_it_goes_on_and_ends_with_the_same_result(
 ) -> None:
     undisturbed = Grpo(tmp_path_factory.mktemp("undisturbed"))
     whole = undisturbed(*arguments(quickstart))
+    assert whole.returncode in (0, 3), whole.stdout + whole.stderr  # so few steps may fail a gate
     expected = result_of(undisturbed.folder)
     for step, time_of_step in POINTS:
         kill_at(grpo, quickstart, step, time_of_step)
