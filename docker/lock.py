@@ -1,10 +1,10 @@
 """Writes and checks docker/constraints: the pins of each image, for each accelerator flavour.
 
-`make images-lock` writes them, `make lint-images` runs `--check`, which resolves every image's requirements again under
+`make images-lock` writes them. `make lint-images` runs `--check`, which resolves every image's requirements again under
 its pins and fails when they no longer fit together (vLLM, torch, transformers and TRL for `cuda` above all). Only
-metadata is fetched, no wheel. The `cpu` pins are those of constraints.txt, so that a step computes the same in a container
-and in the local environment. `core-*` and `model-*` are what images have in common; the Dockerfile makes layers of them.
-Limits: needs uv and a package index; Linux on x86-64, Python 3.11.
+metadata is fetched, no wheel. The `cpu` pins are those of constraints.txt, so that a step computes the same in a
+container and in the local environment. `core-*` and `model-*` are what images have in common; the Dockerfile makes
+layers of them. Limits: needs uv and a package index; Linux on x86-64, Python 3.11.
 """
 
 import argparse
@@ -77,8 +77,8 @@ def resolve(wanted: list[str], flavour: str, constraints: str) -> list[str]:
         (folder / "in.txt").write_text("\n".join(wanted) + "\n", encoding="utf-8")
         (folder / "constraints.txt").write_text(constraints, encoding="utf-8")
         command = [_uv(), "pip", "compile", "--quiet", "--no-config", "--no-annotate", "--no-header", *PLATFORM]
-        command += _torch(flavour) + ["-c", str(folder / "constraints.txt"), str(folder / "in.txt")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command += [*_torch(flavour), "-c", str(folder / "constraints.txt"), str(folder / "in.txt")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (uv, our arguments)
         if done.returncode:
             sys.exit(f"{flavour}: the pins do not fit together:\n{done.stderr.strip()}")
     lines = [line.split(";")[0].strip() for line in done.stdout.splitlines()]

@@ -44,7 +44,9 @@ STATE = Path(".grpo")
 def run(
     config: ConfigPath,
     overrides: Overrides = None,
-    runner: Annotated[str, typer.Option(help="Where the steps run: local (one process a step).")] = "local",
+    runner: Annotated[
+        str, typer.Option(help="How the steps run here: local (one process a step) or docker (one container a step).")
+    ] = "local",
     cache: Annotated[bool, typer.Option(help="Reuse steps whose inputs and code have not changed.")] = True,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train anew, beside an equal training that is there.")] = False,
     home: Home = STATE,
@@ -54,11 +56,12 @@ def run(
 
     from pipeline.config import load_config
     from pipeline.display import RunDisplay, print_outcome
+    from pipeline.docker_runner import check_docker
     from pipeline.runners import run_local
     from pipeline.submission import check_inputs, new_attempt
 
-    if runner != "local":
-        raise typer.BadParameter(f"runner {runner!r} is unknown; write local", param_hint="--runner")
+    if runner not in ("local", "docker"):
+        raise typer.BadParameter(f"runner {runner!r} is unknown; write local or docker", param_hint="--runner")
     arguments = sys.argv[1:]
     if fresh:
         attempt = f"run.attempt={new_attempt()}"
@@ -66,10 +69,18 @@ def run(
         # The command that goes on with this attempt must name it, not begin another.
         arguments = [part for part in arguments if part != "--fresh"] + ["--set", attempt]
     loaded = load_config(config, overrides or [])
+    if runner == "docker":
+        check_docker(loaded)
     check_inputs(loaded, home)
     console = Console()
     with RunDisplay(console) as display:
-        outcome = run_local(loaded, home=home.absolute(), caching=cache, on_event=display.on_event)
+        outcome = run_local(
+            loaded,
+            home=home.absolute(),
+            caching=cache,
+            on_event=display.on_event,
+            runner="docker" if runner == "docker" else "local",
+        )
         display.conclude(outcome)
     print_outcome(console, outcome, display.reused(), shlex.join(["grpo", *arguments]))
     raise typer.Exit(int(outcome.exit_code))

@@ -1,8 +1,8 @@
 """The process in which KFP's local runner works: `python -m pipeline.local_process RUN_FOLDER`, started by runners.py.
 
-Compiles the graph into the run folder, then runs the compiled file, one subprocess a step. It lives in a process group
-of its own together with its steps: when it is told to stop, or the command that started it dies, it passes SIGTERM on
-to all of them and waits, so that training can save a checkpoint.
+Compiles the graph into the run folder, then runs the compiled file, one subprocess or one container a step. It lives in
+a process group of its own together with its steps: when it is told to stop, or the command that started it dies, it
+passes SIGTERM on to all of them and waits, so that training can save a checkpoint.
 """
 
 import ctypes
@@ -32,13 +32,15 @@ def main(folder: Path) -> int:
     Returns:
         The exit code: 0, or 1 when a step failed (its event says why).
     """
-    _follow_parent()
     submission = json.loads((folder / "submission.json").read_text(encoding="utf-8"))
+    containers = submission["runner"] == "docker"
+    _follow_parent(folder if containers else None)
     config = RunConfig.model_validate_json(submission["config"])
     cache = Path(submission["cache"])
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     from kfp import components, local
 
+    from pipeline.docker_runner import make_runner
     from pipeline.graph import build_pipeline, compile_pipeline
 
     compiled = folder / "pipeline.yaml"
@@ -46,7 +48,7 @@ def main(folder: Path) -> int:
     compile_pipeline(pipeline, submission["arguments"], compiled)
     drop_stale_entries(cache)
     local.init(
-        runner=local.SubprocessRunner(use_venv=False),
+        runner=make_runner(config, folder) if containers else local.SubprocessRunner(use_venv=False),
         pipeline_root=str(folder / "steps"),
         workspace_root=str(folder / "workspace"),
         raise_on_error=False,
@@ -81,13 +83,21 @@ def _is_there(value: str) -> bool:
         return False
 
 
-def _follow_parent() -> None:
-    """Stop the whole process group on SIGTERM and SIGINT, and when the parent dies (Linux)."""
+def _follow_parent(containers_of: Path | None) -> None:
+    """Stop the whole process group on SIGTERM and SIGINT, and when the parent dies (Linux).
+
+    Args:
+        containers_of: run folder whose steps are containers, no processes of this group.
+    """
 
     def pass_on(number: int, frame: Any) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
+        if containers_of is not None:
+            from pipeline.docker_runner import stop_containers
+
+            stop_containers(containers_of)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)

@@ -1,4 +1,4 @@
-"""Starts a run of the graph and follows it: on this machine with one process a step.
+"""Starts a run of the graph and follows it: on this machine with one process or one container a step.
 
 `run_local` is what `grpo run` calls. The graph runs in a process of its own (local_process.py) so that this one stays
 light and can draw; steps report through an events file (components/steps.py). KFP's own log goes to a file.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from components.errors import BadInputError, ExitCode
 from components.steps import EVENTS_VARIABLE
@@ -94,15 +94,21 @@ def new_run_folder(config: RunConfig, home: Path) -> Path:
 
 
 def run_local(
-    config: RunConfig, *, home: Path, caching: bool = True, on_event: Callable[[Event], None] | None = None
+    config: RunConfig,
+    *,
+    home: Path,
+    caching: bool = True,
+    on_event: Callable[[Event], None] | None = None,
+    runner: Literal["local", "docker"] = "local",
 ) -> Outcome:
-    """Run the graph on this machine, one process a step.
+    """Run the graph on this machine.
 
     Args:
         config: the run config.
         home: the state folder (.grpo): run folders, KFP's cache, scratch space.
         caching: whether unchanged steps may be reused.
         on_event: called with each event a step reports.
+        runner: one process a step, or one container a step.
 
     Returns:
         How it ended. Ctrl-C and SIGTERM stop every process and are an outcome, not an exception.
@@ -111,7 +117,7 @@ def run_local(
     folder = new_run_folder(config, home)
     events = folder / "events.jsonl"
     events.touch()
-    prepare_submission(config, folder, cache=home / "cache", caching=caching, inputs=files_fingerprint)
+    prepare_submission(config, folder, cache=home / "cache", caching=caching, inputs=files_fingerprint, runner=runner)
     outcome = Outcome(ExitCode.ERROR, "", "", folder)
     environment = {
         **os.environ,
@@ -137,6 +143,10 @@ def run_local(
                 if on_event is not None:
                     on_event(event)
         outcome.interrupted = stop.received is not None
+    if runner == "docker":
+        from pipeline.docker_runner import remove_containers
+
+        remove_containers(folder)
     _conclude(outcome, process.returncode)
     if outcome.exit_code is ExitCode.BAD_INPUT:
         # Refused input leaves nothing behind; a state folder that was there before keeps what it had.

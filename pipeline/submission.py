@@ -27,7 +27,13 @@ MLFLOW_TIMEOUT_SECONDS = 10.0
 
 
 def prepare_submission(
-    config: RunConfig, folder: Path, *, cache: Path, caching: bool, inputs: Callable[[list[Path]], str]
+    config: RunConfig,
+    folder: Path,
+    *,
+    cache: Path,
+    caching: bool,
+    inputs: Callable[[list[Path]], str],
+    runner: str = "local",
 ) -> None:
     """Write `submission.json` into the run folder.
 
@@ -37,15 +43,19 @@ def prepare_submission(
         cache: KFP's cache folder.
         caching: whether unchanged steps may be reused.
         inputs: hashes files and folders.
+        runner: `docker` puts local inputs into the store, where steps in containers can read them.
     """
     from pipeline.arguments import pipeline_arguments
+    from pipeline.inputs import store_inputs
 
     store = open_store(config.store)
     config = config.model_copy(update={"rewards": store_reward_files(config.rewards, store)})
-    arguments = pipeline_arguments(
-        config, model_inputs=inputs(config.model.local_files()), data_inputs=inputs(config.data.local_files())
-    )
+    model_inputs, data_inputs = inputs(config.model.local_files()), inputs(config.data.local_files())
+    if runner == "docker":
+        config = store_inputs(config, store)
+    arguments = pipeline_arguments(config, model_inputs=model_inputs, data_inputs=data_inputs)
     submission = {
+        "runner": runner,
         "config": config.to_json(),
         "arguments": arguments,
         "cache": str(cache.absolute()),
