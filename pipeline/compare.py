@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from components.errors import PipelineError
+from components.tracking.runs import flatten
 from pipeline.tracked_runs import Figure, RunReader, TrackedRunView
 
 METRICS: tuple[tuple[str, str, str], ...] = (
@@ -27,11 +29,14 @@ MOST_PAIRED = 12
 """Runs whose samples are read; each is a file of some megabytes."""
 
 PAIRS_FILE = "evaluation_pairs.json"
+CONFIG_FILE = "config.yaml"
 THREADS = 8
 
 _REFERENCE = re.compile(r"[a-z0-9]+://\S*@sha256:([0-9a-f]{64})")
 _SET_BY_TRAINING = frozenset({"contract", "lora", "rewards", "stages", "training"})
 """Sections every run has from its first step: a key that one run lacks is a difference there."""
+_FROM_CONFIG = ("model", "data", "merge", "evaluation", "gates")
+"""Sections read from config.yaml: a parameter in MLflow keeps its first value, and these may change for a run."""
 _UNSAID = frozenset({"None", "{}", "[]", "False", ""})
 _FIGURES_DEPEND_ON = ("contract.", "evaluation.", "gates.decoding")
 
@@ -84,8 +89,14 @@ def compare_runs(reader: RunReader, runs: Sequence[TrackedRunView]) -> Compariso
         reader: reads their samples.
         runs: at least one.
     """
-    samples = read_samples(reader, runs) if 1 < len(runs) <= MOST_PAIRED else {}
-    settings = differing_settings([run.params for run in runs])
+    unread: list[str] = []
+    samples, params = {}, [run.params for run in runs]
+    try:
+        params = [run.params | config for run, config in zip(runs, read_configs(reader, runs), strict=True)]
+        samples = read_samples(reader, runs) if 1 < len(runs) <= MOST_PAIRED else {}
+    except PipelineError as error:
+        unread.append(f"Not all is compared: {error}.")
+    settings = differing_settings(params)
     first, paired = runs[0], []
     deltas: dict[str, list[Figure | None]] = {metric: [None] for metric, _, _ in METRICS}
     for number, run in enumerate(runs[1:], 2):
@@ -100,9 +111,32 @@ def compare_runs(reader: RunReader, runs: Sequence[TrackedRunView]) -> Compariso
             deltas[metric].append(delta)
         if used:
             paired.append(number)
-    notes = _notes(runs, settings, paired)
+    notes = [*unread, *_notes(runs, settings, paired)]
     tables = {metric: tuple(values) for metric, values in deltas.items()}
     return Comparison(tuple(runs), tuple(settings), tables, tuple(paired), tuple(notes), samples)
+
+
+def read_configs(reader: RunReader, runs: Sequence[TrackedRunView]) -> list[dict[str, str]]:
+    """What the runs' configs say in the sections whose parameters in MLflow may be those of an earlier try, flattened.
+
+    Args:
+        reader: reads files of runs.
+        runs: the runs; one that was not evaluated left no config, and its entry is empty.
+    """
+    import yaml
+
+    # The parser in C is ten times as fast; it is not in every build of PyYAML.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    def read(run: TrackedRunView) -> dict[str, str]:
+        text = reader.read_file(run, CONFIG_FILE) if run.holdout else None
+        config = yaml.load(text, Loader=loader) if text else None  # noqa: S506 (a SafeLoader)
+        if not isinstance(config, dict):
+            return {}
+        return flatten({name: config[name] for name in _FROM_CONFIG if config.get(name) is not None})
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(read, runs))
 
 
 def read_samples(reader: RunReader, runs: Sequence[TrackedRunView]) -> dict[str, list[dict[str, Any]]]:

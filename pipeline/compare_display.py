@@ -22,7 +22,15 @@ SHOWN_METRICS = METRICS[:3]
 MOST_COLUMNS = 5
 """Runs that get a column of their own in the table of settings; more are grouped by value."""
 
-_STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", "FAILED": "red", "RUNNING": "cyan"}
+_STYLES = {
+    "pass": "green",
+    "fail": "red",
+    "inconclusive": "yellow",
+    "failed": "red",
+    "running": "cyan",
+    "FAILED": "red",
+    "RUNNING": "cyan",
+}
 
 
 def make_console() -> Console:
@@ -42,17 +50,16 @@ def print_runs(console: Console, runs: Sequence[TrackedRunView], place: str) -> 
         place: where they were read from.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=place, title_justify="left", title_style="dim")
-    for heading in ("id", "name", "started", "state", "verdict"):
-        table.add_column(heading, no_wrap=heading != "name")
-    for heading in ("in the format", "right", "took"):
-        table.add_column(heading, justify="right")
+    for heading in ("id", "name", "started", "state"):
+        table.add_column(heading, no_wrap=heading != "name", overflow="fold")
+    for heading in ("format", "right", "took"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
         table.add_row(
             run.short,
             escape(run.name),
             moment(run.started),
-            styled(run.status),
-            styled(run.verdict or "-"),
+            styled(run.verdict or run.status.lower()),
             share(run.figure("format_compliance"), interval=False),
             share(run.figure("accuracy_lenient"), interval=False),
             duration(run.seconds),
@@ -79,10 +86,11 @@ def print_run(
     if run.holdout:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for heading in ("", "base", "candidate", "difference, points"):
-            table.add_column(heading, justify="right" if heading else "left")
+            table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+        joint = "\n" if console.width < 98 else " "
         for metric, label, _ in METRICS:
             base, candidate, delta = (run.figure(metric, side) for side in ("base", "candidate", "delta"))
-            table.add_row(label, share(base), share(candidate), points(delta))
+            table.add_row(label, share(base, joint), share(candidate, joint), points(delta, joint))
         console.print(table)
     console.print(f"verdict   {styled(run.verdict)}" if run.verdict else "verdict   not judged")
     for gate in (verdict or {}).get("gates", []):
@@ -117,12 +125,12 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console: where to print.
         comparison: the runs side by side.
     """
-    narrow = console.width < 118
+    narrow = console.width < 122
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_lines=False)
-    for heading in ("#", "run", "verdict"):
-        table.add_column(heading)
+    table.add_column("#")
+    table.add_column("run", overflow="fold")
     for _, label, _ in SHOWN_METRICS:
-        table.add_column(label, justify="right")
+        table.add_column(label if not narrow else label.replace(" and", "\nand").replace(", ", ",\n"), justify="right")
     table.add_column("cost", justify="right")
     joint = "\n" if narrow else " "
     for number, run in enumerate(comparison.runs, 1):
@@ -133,8 +141,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             cells.append(f"{text}\n[dim]{points(delta, joint)}[/]" if delta else text)
         table.add_row(
             str(number),
-            f"{escape(run.name)}\n[dim]{run.short}[/]",
-            styled(run.verdict or run.status.lower()),
+            f"{escape(run.name)}\n[dim]{run.short}[/]{joint}{styled(run.verdict or run.status.lower())}",
             *cells,
             cost(run, "\n"),
             end_section=number < len(comparison.runs) and len(comparison.runs) < 9,
@@ -159,7 +166,8 @@ def print_settings(console: Console, comparison: Comparison) -> None:
     if not comparison.settings:
         console.print("\nThe configs are the same.")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="\nwhat differs in the configs", title_justify="left")
+    console.print("\nWhat differs in the configs:")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, min_width=28)
     table.add_column("key", overflow="fold")
     if len(comparison.runs) <= MOST_COLUMNS:
         for number in range(1, len(comparison.runs) + 1):
@@ -250,5 +258,5 @@ def cut(value: str | None, most: int = 80) -> str:
 
 def styled(word: str) -> str:
     """A state or verdict in its colour."""
-    style = _STYLES.get(word)
+    style = _STYLES.get(word.lower())
     return f"[{style}]{escape(word)}[/]" if style else escape(word)
