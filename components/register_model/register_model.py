@@ -18,6 +18,7 @@ from components.contract.config import ContractConfig
 from components.errors import GateFailedError
 from components.register_model.config import RegistryConfig
 from components.register_model.holdout_use import count_holdout_uses
+from components.register_model.model_card import CardFacts, put_card
 from components.register_model.readings import Reading, read_results, versions_now
 from components.register_model.reproduce import fetch_command, git_commit, reproduce_commands
 from components.sections import content_hash
@@ -26,6 +27,7 @@ from components.storage.config import StoreConfig
 from components.storage.references import Reference
 from components.storage.store import ArtifactStore, default_cache, open_store
 from components.tracking.config import TrackingConfig
+from components.tracking.prompts import register_system_prompt
 from components.tracking.registry import register_version
 from components.tracking.runs import (
     connect,
@@ -150,13 +152,14 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
     version = ""
     if verdict == "pass" or (verdict == "inconclusive" and inputs.registry.register_inconclusive):
         name = str(inputs.registry.name)
+        made_by = {"git.commit": commit} if commit else {}
         number = register_version(
             client,
             name,
             source=inputs.merged.uri,
             digest=inputs.merged.digest,
             run_id=run_id,
-            tags=_version_tags(inputs, reading) | ({"git.commit": commit} if commit else {}),
+            tags=_version_tags(inputs, reading) | made_by | _publish(client, store, inputs, reading, run_id, name),
             description=_description(inputs, reading),
         )
         version = f"{name}/{number}"
@@ -271,6 +274,40 @@ def _run_tags(inputs: RegistrationInputs, reading: Reading) -> dict[str, str]:
     }
 
 
+def _publish(
+    client: Any, store: ArtifactStore, inputs: RegistrationInputs, reading: Reading, run_id: str, name: str
+) -> dict[str, str]:
+    """The model card beside the weights and in the run, the system prompt in the prompt registry.
+
+    Returns:
+        Tags of the version that name them.
+    """
+    contract = build_contract(ContractConfig.model_validate(inputs.config["contract"]))
+    provenance = reading.base_provenance
+    card, text = put_card(
+        store,
+        CardFacts(
+            name=name,
+            weights=inputs.merged,
+            base_source=str(provenance.get("source", inputs.base.uri)),
+            base_revision=str(provenance.get("revision") or ""),
+            licence=str(provenance.get("licence") or ""),
+            system_prompt=contract.system_prompt,
+            rows=reading.rows,
+            table=reading.table(),
+            gates=reading.gate_sentences(),
+            settings=reading.candidate.settings,
+        ),
+    )
+    client.log_text(run_id, text, "README.md")
+    tags = {"card.reference": str(card)}
+    if contract.system_prompt:
+        tags["prompt"] = register_system_prompt(
+            client, name, contract.system_prompt, {"contract.hash": contract.hash, "run_id": run_id}
+        )
+    return tags
+
+
 def _version_tags(inputs: RegistrationInputs, reading: Reading) -> dict[str, str]:
     settings = reading.candidate.settings
     provenance = reading.base_provenance
@@ -349,5 +386,5 @@ def _summary(inputs: RegistrationInputs, reading: Reading, run_id: str, version:
         "version": version,
         "run_id": run_id,
         "places": _places(inputs, run_id, page),
-        "next": [],
+        "tracking_uri": inputs.tracking.uri,
     }
