@@ -92,8 +92,8 @@ def render_card(facts: CardFacts) -> str:
         f"    grpo chat {facts.name}",
         "",
         (
-            "Any server that applies the chat template of these weights will do. A request without a system message gets "
-            "this one; the template argument `default_system: false` leaves it out:"
+            "Any server that applies the chat template of these weights will do. A request without a system message "
+            "gets this one; the template argument `default_system: false` leaves it out:"
         ),
         "",
         *(f"    {line}" for line in facts.system_prompt.splitlines()),
