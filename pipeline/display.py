@@ -4,6 +4,7 @@ On a terminal: a table of steps with state and time, and a bar with figures and 
 Elsewhere (a file, CI): one line when a step starts, ends, or has got a quarter further.
 """
 
+import shlex
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -16,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from components.errors import ExitCode
+from components.tracking.config import TrackingConfig
+from pipeline.config import absolute_tracking
 from pipeline.runners import Event, Outcome
 
 STEPS: tuple[tuple[str, str], ...] = (
@@ -62,6 +65,8 @@ class RunDisplay:
         self._seconds: dict[str, float] = {}
         self._progress: dict[str, Event] = {}
         self._quarter: dict[str, int] = {}
+        self._phase: dict[str, float] = {}
+        self._subject: dict[str, str] = {}
         self._live = (
             Live(console=console, refresh_per_second=4, get_renderable=self._table) if console.is_terminal else None
         )
@@ -91,20 +96,27 @@ class RunDisplay:
             self._mark_reused(before=step)
             self._states[step] = "running"
             self._started[step] = event["time"]
-            self._progress.pop(step, None)
-            self._line(f"▶ {_label(step)}")
+            for kept in (self._progress, self._quarter, self._phase, self._subject):
+                kept.pop(step, None)
+            if step != "evaluate_holdout":
+                self._line(f"▶ {self._label(step)}")
+        elif kind == "subject":
+            self._subject[step] = event["subject"]
+            self._line(f"▶ {self._label(step)}")
         elif kind == "progress":
+            self._enter_phase(step, event)
             self._progress[step] = event
             self._line_for_progress(step, event)
         elif kind == "note":
-            self._console.print(Text(f"  {_label(step)}: {event['message']}", style="yellow"))
+            self._console.print(Text(f"  {self._label(step)}: {event['message']}", style="yellow"))
         elif kind == "samples":
             for line in sample_lines(event):
                 self._console.print(Text(line, style="dim"))
         elif kind in ("finished", "failed"):
             self._states[step] = "done" if kind == "finished" else "failed"
             self._seconds[step] = self._seconds.get(step, 0.0) + event["time"] - self._started[step]
-            self._line(f"{'✓' if kind == 'finished' else '✗'} {_label(step)} ({self._seconds[step]:.1f} s)")
+            took = event["time"] - self._started[step]
+            self._line(f"{'✓' if kind == 'finished' else '✗'} {self._label(step)} ({took:.1f} s)")
 
     def conclude(self, outcome: Outcome) -> None:
         """Mark the steps that never ran in a run that got past them.
@@ -142,7 +154,10 @@ class RunDisplay:
                 seconds = (seconds or 0.0) + now - self._started[name]
             shown = "reused" if state == "reused" else f"{seconds:6.1f} s" if seconds is not None else ""
             table.add_row(
-                SYMBOLS[state], label, Text(shown, style="dim"), self._bar(name) if state == "running" else ""
+                SYMBOLS[state],
+                self._label(name) if state == "running" else label,
+                Text(shown, style="dim"),
+                self._bar(name) if state == "running" else "",
             )
         return Group(table)
 
@@ -153,7 +168,7 @@ class RunDisplay:
         grid = Table.grid(padding=(0, 1))
         grid.add_row(
             ProgressBar(total=event["total"], completed=event["done"], width=24),
-            Text(_progress_text(event, self._started[step])),
+            Text(_progress_text(event, self._phase[step])),
         )
         return grid
 
@@ -165,7 +180,21 @@ class RunDisplay:
         quarter = 4 * event["done"] // event["total"] if event["total"] else 0
         if not self._live and quarter != self._quarter.get(step, 0):
             self._quarter[step] = quarter
-            self._line(f"  {_label(step)}: {_progress_text(event, self._started[step])}")
+            self._line(f"  {self._label(step)}: {_progress_text(event, self._phase[step])}")
+
+    def _enter_phase(self, step: str, event: Event) -> None:
+        """Begin a clock of its own for each thing a step counts: the time left is that of the present count."""
+        before = self._progress.get(step)
+        if before is None:
+            self._phase[step] = self._started.get(step, float(event["time"]))
+        elif before["unit"] != event["unit"] or event["done"] < before["done"]:
+            self._phase[step] = float(before["time"])
+            self._quarter.pop(step, None)
+
+    def _label(self, step: str) -> str:
+        """A step's name for people, with what it works on where it runs more than once."""
+        subject = self._subject.get(step)
+        return f"evaluate {subject}" if subject else _label(step)
 
 
 def sample_lines(event: Event) -> list[str]:
@@ -252,8 +281,24 @@ def _print_summary(console: Console, summary: Mapping[str, Any]) -> None:
     console.print(f"version  {summary['version'] or 'nothing registered'}", highlight=False)
     for label, value in summary["places"].items():
         console.print(f"{label:<8} {value}", highlight=False, soft_wrap=True)
-    for line in summary["next"]:
+    for line in next_commands(summary):
         console.print(f"next     {line}", highlight=False, soft_wrap=True)
+
+
+def next_commands(summary: Mapping[str, Any]) -> list[str]:
+    """What a person may want to do with the result, ready to be pasted.
+
+    Args:
+        summary: what register_model reported.
+    """
+    uri = summary["tracking_uri"]
+    place = "" if uri == absolute_tracking(TrackingConfig().uri) else f" --tracking-uri {shlex.quote(uri)}"
+    commands = [f"grpo show {summary['run_id'][:8]}{place}", f"grpo compare{place}"]
+    if summary["version"]:
+        commands.append(f"grpo promote {shlex.quote(summary['version'])}{place}")
+    if uri.startswith("sqlite:///"):
+        commands.append(f"mlflow ui --backend-store-uri {shlex.quote(uri)}")
+    return commands
 
 
 def _share(figure: Mapping[str, float]) -> str:

@@ -29,7 +29,7 @@ def evaluate_holdout(
     Returns:
         Reference of the evaluation.
     """
-    from components.steps import step, work_directory
+    from components.steps import emit, step, work_directory
 
     with step("evaluate_holdout"):
         import json
@@ -44,6 +44,8 @@ def evaluate_holdout(
         from components.storage.references import Reference
         from components.storage.store import fetch, open_store
 
+        subject = "candidate" if "/merged/" in model else "base"
+        emit({"step": "evaluate_holdout", "event": "subject", "subject": subject})
         work = work_directory("evaluate_holdout")
         place = StoreConfig.from_json(store)
         evaluated = run(

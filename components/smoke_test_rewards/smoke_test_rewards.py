@@ -241,7 +241,7 @@ def _try_corpora(bench: Bench, corpora: Sequence[tuple[Row, list[Sample]]]) -> t
             failed = {problem.tried.text for problem in scored.problems}
             unscored[number].update(p for p in places if samples[p].text in failed or bench.names != names)
             bench.drop({problem.reward for problem in scored.problems if problem.kind in _FATAL})
-            report_progress(STEP, number + 1, len(corpora), unit="row with large texts" if large else "row")
+            report_progress(STEP, number + 1, len(corpora), unit="large row" if large else "row")
     tried = [
         TriedRow(row, samples, given, frozenset(places))
         for (row, samples), given, places in zip(corpora, scores, unscored, strict=True)
