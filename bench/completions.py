@@ -1,0 +1,86 @@
+"""Completions to judge, the same for both sides of the row `reward`: called by peers/reward_math_verify.py, ours/reward.py.
+
+Text in the default format, two sentences of reasoning with numbers in them, an answer that is right in two of three.
+Seeded: the first n of a longer list are the shorter list. Imports nothing but the standard library.
+"""
+
+import random
+from dataclasses import dataclass
+
+THINGS = ("apples", "tickets", "miles", "boxes", "dollars", "minutes")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One completion.
+
+    Attributes:
+        form: how its answer is written.
+        text: the completion.
+        gold: the right answer.
+        right: whether its answer is.
+    """
+
+    form: str
+    text: str
+    gold: str
+    right: bool
+
+
+def make(count: int, latex: float = 0.0) -> list[Judged]:
+    """Completions of all forms, mixed.
+
+    Args:
+        count: how many.
+        latex: share of answers that are LaTeX expressions.
+    """
+    draw = random.Random(7)
+    rows = []
+    for _ in range(count):
+        right = draw.random() < 2 / 3
+        first, second = draw.randint(2, 900), draw.randint(2, 900)
+        kind, number = draw.random(), draw.randrange(5)
+        expression = latex_answer(draw)
+        value = first + second * draw.randint(1, 40)
+        if kind < latex:
+            gold, form = expression[0], "latex"
+            answer = f"\\boxed{{{expression[1 if right else 2]}}}"
+        else:
+            gold = str(value)
+            said = value if right else value + draw.randint(1, 9)
+            form, answer = (
+                ("plain", f"{said}"),
+                ("money", f"${said}"),
+                ("comma", f"{said:,}"),
+                ("unit", f"{said} {THINGS[number]}"),
+                ("boxed", f"\\boxed{{{said}}}"),
+            )[number]
+        reasoning = (
+            f"They start with {first} {THINGS[number]} and then {second} more come in every week. "
+            f"Adding the {second} again and again to {first} gives what was asked for."
+        )
+        rows.append(Judged(form, f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>", gold, right))
+    return rows
+
+
+def latex_answer(draw: random.Random) -> tuple[str, str, str]:
+    """A gold expression, a right answer and a wrong one, hardly ever the same twice.
+
+    Args:
+        draw: source of numbers.
+    """
+    a, b, c = draw.randint(2, 99), draw.randint(2, 99), draw.randint(1, 9)
+    return draw.choice(
+        (
+            (f"\\frac{{{a}}}{{{b}}}", f"\\frac{{{a * c}}}{{{b * c}}}", f"\\frac{{{a + c}}}{{{b}}}"),
+            (f"\\sqrt{{{a}}}", f"\\sqrt{{{a}}}", f"\\sqrt{{{a + c}}}"),
+            (f"{a}\\pi", f"{a} \\pi", f"{a + c}\\pi"),
+            (
+                f"\\frac{{\\sqrt{{{a}}}}}{{{b}}}",
+                f"\\frac{{\\sqrt{{{a}}}}}{{{b}}}",
+                f"\\frac{{\\sqrt{{{a + c}}}}}{{{b}}}",
+            ),
+            (f"x^2+{a}", f"{a}+x^2", f"x^2-{a}"),
+            (f"\\sqrt{{{a * a}}}", f"{a}", f"{a + c}"),
+        )
+    )
