@@ -173,7 +173,7 @@ def differing_settings(params: Sequence[Mapping[str, str]]) -> list[Setting]:
     """
     found = []
     for key in sorted({name for run in params for name in run}):
-        if ".stored" in key:
+        if ".stored" in key or key == "run.name":
             continue
         values = tuple(short_references(run[key]) if key in run else None for run in params)
         said = {value for value in values if value is not None}

@@ -130,7 +130,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     table.add_column("#")
     table.add_column("run", overflow="fold")
     for _, label, _ in SHOWN_METRICS:
-        table.add_column(label if not narrow else label.replace(" and", "\nand").replace(", ", ",\n"), justify="right")
+        heading = label.replace(" and", "\nand").replace(", ", ",\n") if narrow else label
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("cost", justify="right")
     joint = "\n" if narrow else " "
     for number, run in enumerate(comparison.runs, 1):
@@ -168,8 +169,8 @@ def print_settings(console: Console, comparison: Comparison) -> None:
         return
     console.print("\nWhat differs in the configs:")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, min_width=28)
-    table.add_column("key", overflow="fold")
-    if len(comparison.runs) <= MOST_COLUMNS:
+    table.add_column("key", overflow="fold", min_width=24)
+    if len(comparison.runs) <= MOST_COLUMNS and console.width >= 34 + 20 * len(comparison.runs):
         for number in range(1, len(comparison.runs) + 1):
             table.add_column(f"run {number}", overflow="fold")
         for setting in comparison.settings:

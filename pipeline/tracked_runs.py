@@ -7,6 +7,7 @@ reader is opened.
 
 import os
 import re
+import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -266,6 +267,8 @@ def _open(tracking: TrackingConfig) -> "MlflowClient":
             f"tracking.uri: there is no MLflow database {path}; start a run with `grpo run`, or say where MLflow is "
             "with --config RUN.yaml or --tracking-uri"
         )
+    if tracking.uri.startswith("sqlite:///") and not _is_mlflow(path):
+        raise BadInputError(f"tracking.uri: {path} is a SQLite database, and not one of MLflow's; name another")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     try:
         from components.tracking.runs import connect
@@ -275,6 +278,14 @@ def _open(tracking: TrackingConfig) -> "MlflowClient":
         raise BadInputError(
             f"{error.name} is not installed, and runs are read with it: pip install 'grpo-pipeline[registry]'"
         ) from error
+
+
+def _is_mlflow(path: Path) -> bool:
+    """Whether a SQLite file holds MLflow's tables (MLflow would make them in any)."""
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+        found = database.execute("select count(*) from sqlite_master where name = 'experiments'").fetchone()
+    database.close()
+    return bool(found[0])
 
 
 def _asked(question: Callable[[], Any]) -> Any:

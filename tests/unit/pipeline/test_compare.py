@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -104,6 +105,19 @@ def test_no_database_is_made_where_there_is_none(tmp_path):
     with pytest.raises(BadInputError, match="no MLflow database"):
         RunReader(make_tracking(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_database_that_is_not_mlflows_is_left_as_it_is(tmp_path):
+    path = tmp_path / "mlflow.db"
+    with sqlite3.connect(path) as database:
+        database.execute("create table mine (a)")
+    before = path.read_bytes()
+    with pytest.raises(BadInputError, match="not one of MLflow's"):
+        RunReader(make_tracking(tmp_path))
+    assert path.read_bytes() == before
+    path.write_text("no database at all, but long enough to be looked at")
+    with pytest.raises(BadInputError, match="not a writable SQLite database"):
+        RunReader(make_tracking(tmp_path))
 
 
 def test_an_unknown_experiment_is_refused_with_those_there_are(place):
