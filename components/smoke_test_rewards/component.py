@@ -48,4 +48,5 @@ def smoke_test_rewards(
             store=store,
             work=work_directory("smoke_test_rewards"),
             page=Path(report.path),
+            code=code,
         )

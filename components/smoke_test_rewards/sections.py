@@ -7,9 +7,11 @@ from components.contract import build_contract
 from components.contract.config import ContractConfig
 from components.generation import Sampling
 from components.rewards.config import RewardsConfig
+from components.sections import content_hash
 from components.smoke_test_rewards.config import SamplingConfig, SmokeTestConfig
 from components.smoke_test_rewards.smoke_test_rewards import REPORT_FOLDER, require_passed, smoke_test_rewards
 from components.storage.config import StoreConfig
+from components.storage.stops import remembered_stop
 from components.storage.store import fetch, open_store
 
 
@@ -24,6 +26,7 @@ def run_on_sections(
     store: str,
     work: Path,
     page: Path,
+    code: str = "",
 ) -> str:
     """Test the rewards, write the page, and stop the run when they fail.
 
@@ -37,6 +40,7 @@ def run_on_sections(
         store: the store section, JSON.
         work: folder for downloads and the report's files.
         page: where the HTML page goes, written whether the test passes or not.
+        code: fingerprint of the step's code: a test that failed is tried again when it changed.
 
     Returns:
         Reference of the report.
@@ -47,19 +51,22 @@ def run_on_sections(
     """
     config = SmokeTestConfig.from_json(smoke_test)
     store_config = StoreConfig.from_json(store)
-    report = smoke_test_rewards(
-        fetch(dataset, work / "cache", config=store_config),
-        fetch(base, work / "cache", config=store_config) if config.prompts else None,
-        build_contract(ContractConfig.from_json(contract)),
-        RewardsConfig.from_json(rewards),
-        config,
-        to_sampling(SamplingConfig.from_json(sampling), config),
-        open_store(store_config),
-        work=work,
-    )
-    page.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(work / REPORT_FOLDER / "report.html", page)
-    require_passed(report)
+    opened = open_store(store_config)
+    tried = content_hash(dataset, base, contract, rewards, smoke_test, sampling, code)
+    with remembered_stop(opened, f"smoke_tests/{tried[:32]}", again="change the rewards or the smoke_test section"):
+        report = smoke_test_rewards(
+            fetch(dataset, work / "cache", config=store_config),
+            fetch(base, work / "cache", config=store_config) if config.prompts else None,
+            build_contract(ContractConfig.from_json(contract)),
+            RewardsConfig.from_json(rewards),
+            config,
+            to_sampling(SamplingConfig.from_json(sampling), config),
+            opened,
+            work=work,
+        )
+        page.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(work / REPORT_FOLDER / "report.html", page)
+        require_passed(report)
     return str(report.reference)
 
 

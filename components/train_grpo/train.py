@@ -23,6 +23,7 @@ from components.rewards.config import RewardsConfig
 from components.sections import content_hash
 from components.storage.lease import hold
 from components.storage.references import Reference
+from components.storage.stops import remembered_stop
 from components.storage.store import ArtifactStore
 from components.tracking.config import TrackingConfig
 from components.train_grpo.config import LoraConfig, PolicyConfig, StageConfig, TrainingConfig, stage_training
@@ -150,7 +151,13 @@ def train_grpo(inputs: TrainingInputs, store: ArtifactStore, *, work: Path) -> T
         training.batch_plan(processes)
         check_scheduled(training, list(inputs.rewards.rewards()))
         reward_weights(stage, {name: inputs.rewards.weight(name) for name in inputs.rewards.rewards()})
-    with hold(store, prefix, what=f"training of run {inputs.run_name}", wait_s=90):
+    # Guards may be loosened and the training go on from its checkpoint, so they are part of the marker and not the key.
+    stop = f"{prefix}-{content_hash(inputs.training.guards.model_dump(mode='json'))[:12]}"
+    again = "change training or its guards, or set run.attempt"
+    with (
+        hold(store, prefix, what=f"training of run {inputs.run_name}", wait_s=90),
+        remembered_stop(store, stop, again=again),
+    ):
         output = work / "training" / key[:32]
         output.mkdir(parents=True, exist_ok=True)
         if processes > 1 and "WORLD_SIZE" not in os.environ:
