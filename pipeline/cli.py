@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from components.errors import ExitCode, PipelineError
-from pipeline import commands_serving
+from pipeline import commands_serving, commands_training
 from pipeline.commands_compare import mount as mount_compare
 from pipeline.rewards_commands import rewards_app
 from pipeline.store_commands import store_app
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.add_typer(rewards_app)
 mount_compare(app)
 commands_serving.mount(app)
+commands_training.mount(app)
 app.add_typer(store_app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.")]

@@ -10,6 +10,7 @@ import logging
 import math
 import random
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from datasets import Dataset
+from peft import PeftModel
 from transformers import AutoTokenizer, TrainerCallback
 from trl import SFTTrainer
 
@@ -53,6 +55,7 @@ from components.train_grpo.policy import load_policy, load_weights, save_policy
 from components.train_grpo.ranks import from_first, rank, wait_for_all, world_size
 from components.train_grpo.record import TrainingRecord, write_record
 from components.train_grpo.selection import Check, best_check, stopped_improving
+from components.train_grpo.shape import measured_shape
 from components.train_grpo.train import TrainingInputs, reward_weights, settings_of, versions
 from components.train_grpo.trainer import MeasuredGRPOTrainer
 from components.train_grpo.validation import Validator
@@ -599,10 +602,26 @@ def _store_result(around: Surroundings, plans: list[StagePlan], policy: Any, pro
             "dataset": str(inputs.dataset),
             "training": key,
             "mlflow_run_id": run_id,
+            "measured": _measured(around, plans[-1], policy, progress),
         },
     )
     set_tags(client, run_id, {"grpo.adapter": str(reference), "grpo.chosen_step": str(progress.chosen_step)})
     return reference
+
+
+def _measured(around: Surroundings, plan: StagePlan, policy: Any, progress: Progress) -> dict[str, Any] | None:
+    """How long a step of the last stage took, for `grpo plan`; None where no step was timed."""
+    times = [row["step_time"] for row in progress.history if row.get("step_time") and row["stage"] == plan.stage.name]
+    if not times:
+        return None
+    model = policy.get_base_model() if isinstance(policy, PeftModel) else policy
+    # Adapter weights sit inside the base model's modules; quantised weights are packed, so their count is not used.
+    added = (".lora_", ".modules_to_save.")
+    parameters = sum(p.numel() for name, p in model.named_parameters() if not any(part in name for part in added))
+    shape = measured_shape(
+        parameters=parameters, training=plan.training, batch=plan.batch, full=around.inputs.lora is None
+    )
+    return {"shape": shape, "seconds_per_step": round(statistics.median(times), 4), "device": around.device.name}
 
 
 def _finished_stage(store: ArtifactStore, prefix: str, output: Path) -> Path | None:
