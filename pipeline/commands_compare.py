@@ -62,7 +62,8 @@ def show(run: RunName, config: Config = None, tracking_uri: TrackingUri = None, 
     found = _newest(reader, run)
     text = reader.read_file(found, "verdict.json") if found.verdict else None
     tags = found.tags
-    places = {"weights": tags.get("grpo.merged", ""), "adapter": tags.get("grpo.adapter", "")}
+    places = {"version": ", ".join(reader.versions(found)) or ("nothing registered" if found.verdict else "")}
+    places |= {"weights": tags.get("grpo.merged", ""), "adapter": tags.get("grpo.adapter", "")}
     places |= {"files": found.artifact_uri, "repeat": f"grpo reproduce {found.short}" if found.verdict else ""}
     print_run(
         make_console(),

@@ -72,14 +72,15 @@ def write_reproduction(reader: RunReader, run: TrackedRunView, folder: Path) -> 
         limits += [*reward_limits, *_input_limits(config, run), *_machine_limits(config, run)]
         path = folder / CONFIG_FILE
         path.write_text(
-            f"# The config of run {run.name} ({run.run_id}).\n"
+            _comment(f"The config of run {run.name} ({run.run_id}).")
+            + "\n"
             + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100),
             encoding="utf-8",
         )
         limits += _config_limits(path)
         commands = reproduce_commands(config, folder=str(folder), run_id=run.run_id, commit=commit, versions=made_with)
         script = folder / COMMANDS_FILE
-        lines = [f"# Repeats run {run.name} ({run.run_id}).", *(f"# Not the same: {line}" for line in limits)]
+        lines = [_comment(f"Repeats run {run.name} ({run.run_id})."), *(_comment(f"Not the same: {x}") for x in limits)]
         script.write_text("\n".join(["#!/bin/sh", *lines, "set -e", *commands]) + "\n", encoding="utf-8")
         script.chmod(0o755)
     except OSError as error:
@@ -264,6 +265,11 @@ def _config_limits(path: Path) -> list[str]:
     except BadInputError as error:
         return [f"This version of the pipeline does not take the config: {'; '.join(str(error).splitlines())}."]
     return []
+
+
+def _comment(text: str) -> str:
+    """A comment of one line: a name or a message must not become a command."""
+    return "# " + " ".join(text.split())
 
 
 def _sha256(path: Path) -> str:

@@ -196,6 +196,15 @@ class RunReader:
                 f"{name} of run {run.name} ({run.short}) cannot be read from {run.artifact_uri}: {_first_line(error)}"
             ) from error
 
+    def versions(self, run: TrackedRunView) -> list[str]:
+        """Model versions registered from a run, as name/version.
+
+        Args:
+            run: the run.
+        """
+        found = _asked(lambda: self._client.search_model_versions(f"run_id = '{run.run_id}'"))
+        return [f"{version.name}/{version.version}" for version in found]
+
     def curve(self, run: TrackedRunView, metric: str) -> list[tuple[float, float]]:
         """A metric over training steps; a step that a resumed training made again counts once, the last time.
 

@@ -1,5 +1,6 @@
 """`grpo runs`, `show`, `compare`, `reproduce` on runs in a SQLite file: figures, differences, refusals, the page."""
 
+import dataclasses
 import json
 import re
 import sqlite3
@@ -358,6 +359,15 @@ def test_a_repeat_writes_config_commands_and_reward_files(finished, tmp_path, mo
     assert again["data"]["holdout"]["revision"] == "c0ffee"  # what was resolved then is pinned now
     assert written.commands[-1] in (tmp_path / "again" / "commands.sh").read_text()
     assert {path.name for path in written.files} == {"config.yaml", "commands.sh", "mine.py"}
+
+
+def test_a_runs_name_never_becomes_a_command(finished, tmp_path):
+    config, run = finished
+    named = dataclasses.replace(run, name="fine\nrm -rf /")
+    write_reproduction(_Files(config=yaml.safe_dump(config)), named, tmp_path / "again")
+    lines = (tmp_path / "again" / "commands.sh").read_text().splitlines()
+    assert not any(line.startswith("rm") for line in lines)
+    assert lines[1].startswith("# Repeats run fine rm")
 
 
 def test_what_cannot_be_repeated_is_said(finished, tmp_path, monkeypatch):
