@@ -1,4 +1,4 @@
-"""Real servers for tests and benchmarks: an S3 server (SeaweedFS) on free loopback ports.
+"""Real servers for tests and benchmarks: an S3 server (SeaweedFS) on free loopback ports, and the docker daemon.
 
 Called by the fixtures of tests/integration and by bench/. Started as its own process group with random credentials and
 its data in a folder of the caller's; `kill` is kill -9, and `start` again finds the data. Limits: needs `weed` from the
@@ -130,6 +130,64 @@ class SeaweedServer:
         log = (self.folder / "server.log").read_text(errors="replace")[-2000:]
         self.kill()
         raise RuntimeError(f"the S3 server did not come up at {self.endpoint}:\n{log}")
+
+
+class DockerDaemon:
+    """The docker daemon: the one that runs, or one of our own, which `stop` ends.
+
+    Raises:
+        DockerUnavailableError: by `start`, when none runs and none can be started; says why.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is started yet.
+
+        Args:
+            folder: where the log of our own goes; its data go to docker's usual place, so that layers are kept.
+        """
+        self._log = folder / "dockerd.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it where none answers."""
+        if shutil.which("docker") is None:
+            raise DockerUnavailableError("no docker client is installed (Debian: docker.io)")
+        if self._answers():
+            return
+        if os.geteuid() != 0:
+            raise DockerUnavailableError("no docker daemon answers, and only root can start one")
+        if shutil.which("dockerd") is None:
+            raise DockerUnavailableError("no docker daemon answers, and dockerd is not installed (Debian: docker.io)")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(["dockerd"], stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if self._answers():
+                return
+            time.sleep(0.5)
+        self.stop()
+        last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+        raise DockerUnavailableError(f"dockerd does not come up here: {''.join(last)}")
+
+    def stop(self) -> None:
+        """End our own; another's goes on."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = None
+
+    @staticmethod
+    def _answers() -> bool:
+        done = subprocess.run(["docker", "info"], capture_output=True, check=False)
+        return done.returncode == 0
+
+
+class DockerUnavailableError(Exception):
+    """There is no docker daemon here."""
 
 
 def _free_ports(count: int) -> list[int]:

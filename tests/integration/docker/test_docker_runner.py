@@ -1,0 +1,186 @@
+"""The pipeline with one container a step, against a real S3 store and a real MLflow server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from containers import FAMILIES, ROOT, SECONDS, run
+
+pytestmark = pytest.mark.slow
+
+FEW_STEPS = {
+    "training.max_steps": 6,
+    "training.save_steps": 3,
+    "training.sample_every": 6,
+    "evaluation.limit": 120,
+    # Six steps prove nothing: the gates here ask only that accuracy has not collapsed.
+    "gates.min_format_compliance": "null",
+    "gates.min_accuracy_gain": "null",
+    "gates.max_truncation": "null",
+    "gates.accuracy_margin": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the command is run; the cache of the module's runs."""
+    return tmp_path_factory.mktemp("containers")
+
+
+@pytest.fixture(scope="module")
+def command(images, stack):
+    def build(**changes):
+        settings = {
+            "store.uri": stack["GRPO_STORE"],
+            "tracking.uri": stack["MLFLOW_TRACKING_URI"],
+            **{f"resources.images.{family}": images[family] for family in FAMILIES},
+            **FEW_STEPS,
+            **changes,
+        }
+        options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        config = ROOT / "configs" / "quickstart.yaml"
+        return [sys.executable, "-m", "pipeline.cli", "run", str(config), "--runner", "docker", *options]
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def environment(stack):
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("AWS_")}, **stack}
+
+
+def events(folder):
+    newest = sorted((folder / ".grpo" / "runs").iterdir())[-1]
+    return [json.loads(line) for line in (newest / "events.jsonl").read_text().splitlines()]
+
+
+def left_over():
+    return run("docker", "ps", "--all", "--quiet", "--filter", "label=grpo.run").stdout.split()
+
+
+def test_the_quickstart_runs_a_container_a_step_and_its_version_downloads_verified_from_s3(
+    folder, command, environment, stack
+):
+    began = time.monotonic()
+    seen = subprocess.Popen(
+        ["docker", "events", "--filter", "event=start", "--filter", "label=grpo.run", "--format", "{{json .Actor}}"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        done = subprocess.run(
+            command(), cwd=folder, env=environment, capture_output=True, text=True, timeout=580, check=False
+        )
+    finally:
+        seen.terminate()
+        started = [json.loads(line)["Attributes"] for line in seen.communicate()[0].splitlines()]
+    log = sorted((folder / ".grpo" / "runs").iterdir())[-1] / "run.log"
+    assert done.returncode == 0, done.stdout + done.stderr + log.read_text()[-4000:]
+    SECONDS["quickstart in containers"] = time.monotonic() - began
+
+    family_of = {attributes["grpo.step"]: attributes["image"] for attributes in started}
+    assert sorted(attributes["grpo.step"] for attributes in started) == sorted(
+        [
+            "import_model",
+            "prepare_dataset",
+            "smoke_test_rewards",
+            "train_grpo",
+            "merge_lora",
+            "evaluate_holdout",
+            "evaluate_holdout",
+            "judge_candidate",
+            "register_model",
+        ]
+    )
+    assert family_of["prepare_dataset"].endswith("/data:ci")
+    assert family_of["train_grpo"].endswith("/train:ci")
+    assert family_of["merge_lora"].endswith("/merge:ci")
+    assert family_of["evaluate_holdout"].endswith("/evaluate:ci")
+    assert family_of["register_model"].endswith("/registry:ci")
+    assert left_over() == []
+    assert not (folder / ".grpo" / "store").exists(), "nothing but S3 holds the artifacts"
+
+    found = next(event["summary"] for event in events(folder) if event["event"] == "summary")
+    assert found["version"] == "quickstart/1"
+    verify_registered_version(folder, environment)
+
+
+def verify_registered_version(folder, environment):
+    """Ask the registry for the version, download what it names from S3, verify every byte, load it, in a fresh process
+    that knows nothing of the run."""
+    program = """
+import sys
+from pathlib import Path
+from mlflow import MlflowClient
+from components.storage.store import fetch, open_store
+
+client = MlflowClient()
+version = client.get_model_version("quickstart", "1")
+assert version.source.startswith("s3://artifacts/"), version.source
+reference = f"{version.source}@sha256:{version.tags['weights.manifest_sha256']}"
+local = fetch(reference, Path(sys.argv[1]))
+store = open_store(reference.rpartition("@")[0].rpartition("/")[0])
+store.verify(reference)
+from transformers import AutoModelForCausalLM, AutoTokenizer
+AutoTokenizer.from_pretrained(local)
+AutoModelForCausalLM.from_pretrained(local)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder / "downloaded")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((folder / "downloaded").rglob("*.safetensors"))
+
+
+def test_a_stopped_run_saves_leaves_no_container_and_goes_on(folder, command, environment):
+    changes = {"run.seed": 7, "training.max_steps": 400, "training.save_steps": 200}
+    process = subprocess.Popen(
+        command(**changes), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        newest = sorted((folder / ".grpo" / "runs").iterdir())[-1]
+        path = newest / "events.jsonl"
+        if path.exists() and any(
+            event["step"] == "train_grpo" and event["event"] == "progress" for event in map(json.loads, path.open())
+        ):
+            break
+        time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=180)[0]
+    assert process.returncode == 4, output
+    assert left_over() == []
+    assert "checkpoint" in output, output
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_status_of_a_container_that_ends_at_once_is_never_lost(daemon, base_image, status, capsys):
+    import docker
+    from pipeline.docker_runner import run_container
+
+    client = docker.from_env()
+    found = [run_container(client, base_image, ["sh", "-c", f"exit {status}"], {}) for _ in range(15)]
+    client.close()
+    assert found == [status] * 15
+
+
+def test_an_image_that_is_not_there_is_refused_before_anything_runs(folder, command, environment):
+    settings = {"resources.images.merge": "grpo-test/none:ci"}
+    before = sorted(Path(folder).rglob("runs/*"))
+    done = subprocess.run(
+        command(**settings), cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "resources.images.merge: grpo-test/none:ci is not on this machine; build it (`make images`)" in done.stderr
+    assert sorted(Path(folder).rglob("runs/*")) == before
