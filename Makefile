@@ -9,6 +9,7 @@ CONFIG ?= configs/quickstart.yaml
 # TORCH_BACKEND (cpu, auto, cu130, ...).
 PY_TAG = $(shell $(PYTHON) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 LOCAL_TORCH = $(if $(PIP_FIND_LINKS),$(wildcard $(PIP_FIND_LINKS)/torch-*$(PY_TAG)-*.whl))
+INSTALL = $(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode -c constraints.txt
 TORCH_FROM = $(if $(LOCAL_TORCH),--find-links "$(PIP_FIND_LINKS)",--torch-backend=$(TORCH_BACKEND))
 
 .DEFAULT_GOAL := help
@@ -24,7 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (the first time takes a minute or two) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode -c constraints.txt $(TORCH_FROM) -e ".[local,dev]"
+	@$(INSTALL) $(TORCH_FROM) -e ".[local,dev]" || { test -z "$(LOCAL_TORCH)" && \
+		echo "torch for $(TORCH_BACKEND) cannot be had; taking the package index's own build (several GB on Linux) ..." && \
+		$(INSTALL) -e ".[local,dev]"; }
 	@touch $(STAMP)
 
 run: $(STAMP) ## train, judge and register the embedded default model (CONFIG=... for another)
