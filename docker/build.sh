@@ -15,6 +15,9 @@ FLAVOUR=${FLAVOUR:-cpu}
 IMAGE_PREFIX=${IMAGE_PREFIX:-registry.example.com/grpo}
 VERSION=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)}
 REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+# As pipeline/docker_runner.py computes it.
+CODE=$(find components -type f \( -name '*.py' -o -name '*.json' -o -name '*.j2' -o -name '*.html' \) -print0 |
+  LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d' ' -f1)
 families=("$@")
 [ ${#families[@]} -gt 0 ] || families=(data train merge evaluate registry mlflow)
 
@@ -44,6 +47,7 @@ fi
 docker info >/dev/null 2>&1 || fail "the docker daemon does not answer; start it"
 
 options=(--file docker/Dockerfile --build-arg "FLAVOUR=$FLAVOUR" --build-arg "VERSION=$VERSION" --build-arg "REVISION=$REVISION")
+options+=(--build-arg "CODE=$CODE")
 for name in BASE_IMAGE RUNTIME_PACKAGES UV_VERSION; do
   [ -z "${!name:-}" ] || options+=(--build-arg "$name=${!name}")
 done

@@ -11,6 +11,7 @@ services that the host's network reaches (`network_mode: host`). Credentials are
 the containers' environment, where whoever may speak to the daemon can read them.
 """
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +20,12 @@ from typing import Any
 from components.errors import BadInputError, ExitCode, PipelineError
 from components.steps import EVENTS_VARIABLE
 from pipeline.config import RunConfig
+from pipeline.fingerprint import COMPONENTS, file_hash
 
 RUN_LABEL = "grpo.run"
 STEP_LABEL = "grpo.step"
+CODE_LABEL = "grpo.code"
+IMAGE_FAMILIES = ("data", "train", "merge", "evaluate", "registry")
 IMAGE_USER = 10001
 """The images' own user and group."""
 
@@ -60,15 +64,45 @@ def check_docker(config: RunConfig) -> None:
     container_environment(config)
     client = docker_client()
     try:
-        present = {tag for image in client.images.list() for tag in (*image.tags, *image.attrs["RepoDigests"])}
+        labels = {
+            name: image.labels for image in client.images.list() for name in (*image.tags, *image.attrs["RepoDigests"])
+        }
     finally:
         client.close()
+    code = code_hash(COMPONENTS)
     for family, image in config.resources.images.model_dump().items():
-        if isinstance(image, str) and image not in present:
+        if not isinstance(image, str) or family not in IMAGE_FAMILIES:
+            continue
+        if image not in labels:
             raise BadInputError(
                 f"resources.images.{family}: {image} is not on this machine; build it (`make images`), pull it, or "
                 "name another"
             )
+        if labels[image].get(CODE_LABEL, code) != code:
+            # The steps' cache keys are taken from the code here: other code there would be cached under its name.
+            raise BadInputError(
+                f"resources.images.{family}: {image} was built from other code than this; build it again "
+                "(`make images`), or run the version it was built from"
+            )
+
+
+def code_hash(components: Path) -> str:
+    """Hash of the steps' code, as docker/build.sh computes it for the images' label.
+
+    Args:
+        components: the folder.
+
+    Returns:
+        64 hex digits.
+    """
+    suffixes = (".py", ".json", ".j2", ".html")
+    files = {
+        f"{components.name}/{path.relative_to(components).as_posix()}": path
+        for path in components.rglob("*")
+        if path.is_file() and path.suffix in suffixes
+    }
+    lines = "".join(f"{file_hash(files[name])}  {name}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def docker_client() -> Any:

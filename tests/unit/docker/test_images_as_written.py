@@ -99,3 +99,19 @@ def test_the_step_images_and_the_configs_defaults_have_the_same_names():
         assert re.fullmatch(rf"registry\.example\.com/grpo/{family}:[\d.]+", named[family])
     version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
     assert named["train"].endswith(f":{version}")
+
+
+def test_the_code_label_and_the_runner_hash_the_same_code_alike(tmp_path):
+    from pipeline.docker_runner import code_hash
+
+    script = (ROOT / "docker" / "build.sh").read_text()
+    line = re.search(r"^CODE=\$\((.*?)\)$", script, re.MULTILINE | re.DOTALL)[1]
+    folder = tmp_path / "components"
+    (folder / "b_c").mkdir(parents=True)
+    (folder / "b").mkdir()
+    for name in ("a.py", "b/z.py", "b_c/y.json", "b/x.md", "Z.j2"):
+        (folder / name).write_text(name)
+    shell = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert shell.stdout.strip() == code_hash(folder)
+    (folder / "a.py").write_text("changed")
+    assert shell.stdout.strip() != code_hash(folder)
