@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -45,32 +46,34 @@ def events_of_newest_run(folder: Path) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def kill_at(grpo: Grpo, quickstart: Path, step: str, time_of_step: int) -> None:
-    """Start a run and kill all of it, with SIGKILL, soon after a step has begun its work for the nth time."""
+def start_and_reach(grpo: Grpo, quickstart: Path, step: str, time_of_step: int = 1) -> subprocess.Popen:
+    """Start a run; return it soon after a step has begun its work for the nth time."""
     before = len(list(grpo.folder.glob(".grpo/runs/*")))
     process = grpo.start(*arguments(quickstart))
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            assert time.monotonic() < deadline, f"{step} was not reached"
-            assert process.poll() is None, f"the run ended before {step}: {process.stdout.read()}"
-            found = events_of_newest_run(grpo.folder) if len(list(grpo.folder.glob(".grpo/runs/*"))) > before else []
-            places = [n for n, event in enumerate(found) if (event["event"], event["step"]) == ("started", step)]
-            if len(places) >= time_of_step:
-                if len(found) > places[time_of_step - 1] + 1:
-                    break  # it has reported something since: it is at work
-                time.sleep(0.3)
-                break
-            time.sleep(0.02)
-        everything = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    finally:
-        process.kill()
+    deadline = time.monotonic() + 240
+    while True:
+        assert time.monotonic() < deadline, f"{step} was not reached"
+        assert process.poll() is None, f"the run ended before {step}: {process.stdout.read()}"
+        found = events_of_newest_run(grpo.folder) if len(list(grpo.folder.glob(".grpo/runs/*"))) > before else []
+        places = [n for n, event in enumerate(found) if (event["event"], event["step"]) == ("started", step)]
+        if len(places) >= time_of_step:
+            if len(found) == places[time_of_step - 1] + 1:
+                time.sleep(0.3)  # it has reported nothing yet: give it time to begin
+            return process
+        time.sleep(0.02)
+
+
+def kill_at(grpo: Grpo, quickstart: Path, step: str, time_of_step: int) -> None:
+    """Start a run and kill all of it, with SIGKILL, in the middle of a step."""
+    process = start_and_reach(grpo, quickstart, step, time_of_step)
+    everything = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
     for each in everything:
         try:
             each.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
             continue
     psutil.wait_procs(everything, timeout=10)
+    process.wait(10)
     process.stdout.close()
 
 
@@ -101,3 +104,15 @@ def test_killed_at_every_step_it_goes_on_and_ends_with_the_same_result(
     final = grpo(*arguments(quickstart))
     assert final.returncode == whole.returncode, final.stdout + final.stderr
     assert result_of(grpo.folder) == expected
+
+
+def test_ctrl_c_stops_every_process_and_says_how_to_go_on(grpo: Grpo, quickstart: Path) -> None:
+    process = start_and_reach(grpo, quickstart, "train_grpo")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 2  # the runner and the step
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 4, output
+    assert "go on    grpo run" in output
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
