@@ -32,6 +32,9 @@ STEPS: tuple[tuple[str, str], ...] = (
     ("register_model", "register"),
 )
 
+SWEEP_STEPS = (*STEPS[:4], ("choose_winner", "choose winner"), *STEPS[4:])
+"""Steps of a sweep; training runs once a point."""
+
 SHOWN_METRICS = (
     ("format_compliance", "format compliance (strict)"),
     ("accuracy_strict", "accuracy, in the format and right"),
@@ -56,11 +59,13 @@ class RunDisplay:
 
     Args:
         console: where to draw.
+        steps: the steps of this kind of run, name and label.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, steps: tuple[tuple[str, str], ...] = STEPS) -> None:
         self._console = console
-        self._states = {name: "waiting" for name, _ in STEPS}
+        self._steps = steps
+        self._states = {name: "waiting" for name, _ in steps}
         self._started: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._progress: dict[str, Event] = {}
@@ -109,6 +114,8 @@ class RunDisplay:
             self._line_for_progress(step, event)
         elif kind == "note":
             self._console.print(Text(f"  {self._label(step)}: {event['message']}", style="yellow"))
+        elif kind == "leaderboard":
+            self._console.print(leader_board(event))
         elif kind == "samples":
             for line in sample_lines(event):
                 self._console.print(Text(line, style="dim"))
@@ -131,10 +138,10 @@ class RunDisplay:
 
     def reused(self) -> list[str]:
         """Labels of the steps answered from the cache."""
-        return [label for name, label in STEPS if self._states[name] == "reused"]
+        return [label for name, label in self._steps if self._states[name] == "reused"]
 
     def _mark_reused(self, before: str | None) -> None:
-        names = [name for name, _ in STEPS]
+        names = [name for name, _ in self._steps]
         # evaluate_holdout(base) may run before or beside training: it says nothing about the steps between.
         limit = names.index(before) if before else len(names)
         if before == "evaluate_holdout":
@@ -147,7 +154,7 @@ class RunDisplay:
     def _table(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         now = time.time()
-        for name, label in STEPS:
+        for name, label in self._steps:
             state = self._states[name]
             seconds = self._seconds.get(name)
             if state == "running":
@@ -195,6 +202,24 @@ class RunDisplay:
         """A step's name for people, with what it works on where it runs more than once."""
         subject = self._subject.get(step)
         return f"evaluate {subject}" if subject else _label(step)
+
+
+def leader_board(event: Event) -> Table:
+    """The trainings of a sweep, best first.
+
+    Args:
+        event: `leaderboard`, as choose_winner reports it.
+    """
+    table = Table(title="sweep, by validation rows", title_justify="left")
+    for heading in ("", "point", "accuracy", "compliance", "step", "time"):
+        table.add_column(heading, justify="left" if heading in ("", "point") else "right")
+    for place, row in enumerate(event["rows"], start=1):
+        if row["accuracy"] is None:
+            table.add_row(str(place), Text(row["label"]), "stopped", "", "", "")
+        else:
+            figures = (f"{100 * row['accuracy']:.1f} %", f"{100 * row['compliance']:.1f} %")
+            table.add_row(str(place), Text(row["label"]), *figures, str(row["step"]), f"{row['seconds']:.0f} s")
+    return table
 
 
 def sample_lines(event: Event) -> list[str]:

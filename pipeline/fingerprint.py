@@ -23,6 +23,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "evaluate_holdout": ("storage", "contract", "rewards", "generation"),
     "judge_candidate": ("storage", "contract"),
     "register_model": ("storage", "contract", "tracking"),
+    "choose_winner": ("storage", "tracking"),
 }
 """The shared rooms each step uses. train_grpo generates and logs through generation and tracking too, but neither
 changes what is learned: a new column in MLflow must not cost a training."""
@@ -36,6 +37,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "evaluate_holdout": ("torch", "transformers", "vllm"),
     "judge_candidate": ("scipy",),
     "register_model": ("mlflow",),
+    "choose_winner": ("mlflow",),
 }
 """Libraries whose version shows in a step's result."""
 

@@ -42,9 +42,13 @@ def main(folder: Path) -> int:
 
     from pipeline.docker_runner import make_runner
     from pipeline.graph import build_pipeline, compile_pipeline
+    from pipeline.sweep_graph import build_sweep
 
     compiled = folder / "pipeline.yaml"
-    pipeline = build_pipeline(config.resources, caching=submission["caching"], retries=False)
+    if "sweep" in submission:
+        pipeline = build_sweep(config.resources, **submission["sweep"], caching=submission["caching"], retries=False)
+    else:
+        pipeline = build_pipeline(config.resources, caching=submission["caching"], retries=False)
     compile_pipeline(pipeline, submission["arguments"], compiled)
     drop_stale_entries(cache)
     local.init(

@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from components.errors import BadInputError, ExitCode
 from components.steps import EVENTS_VARIABLE
 from pipeline.config import RunConfig
 from pipeline.fingerprint import files_fingerprint
 from pipeline.submission import prepare_submission
+
+if TYPE_CHECKING:
+    from pipeline.sweep import Sweep
 
 STEP_ORDER = (
     "import_model",
@@ -100,6 +103,7 @@ def run_local(
     caching: bool = True,
     on_event: Callable[[Event], None] | None = None,
     runner: Literal["local", "docker"] = "local",
+    sweep: "Sweep | None" = None,
 ) -> Outcome:
     """Run the graph on this machine.
 
@@ -109,6 +113,7 @@ def run_local(
         caching: whether unchanged steps may be reused.
         on_event: called with each event a step reports.
         runner: one process a step, or one container a step.
+        sweep: a grid to train instead of the config alone.
 
     Returns:
         How it ended. Ctrl-C and SIGTERM stop every process and are an outcome, not an exception.
@@ -117,7 +122,15 @@ def run_local(
     folder = new_run_folder(config, home)
     events = folder / "events.jsonl"
     events.touch()
-    prepare_submission(config, folder, cache=home / "cache", caching=caching, inputs=files_fingerprint, runner=runner)
+    prepare_submission(
+        config,
+        folder,
+        cache=home / "cache",
+        caching=caching,
+        inputs=files_fingerprint,
+        runner=runner,
+        sweep=sweep,
+    )
     outcome = Outcome(ExitCode.ERROR, "", "", folder)
     environment = {
         **os.environ,

@@ -47,7 +47,9 @@ def describe_steps() -> str:
     for name in STEP_ORDER:
         function = component_function(name)
         parameters = [
-            p for p in inspect.signature(function).parameters if p not in ("code", "inputs", "report", "metrics")
+            p
+            for p in inspect.signature(function).parameters
+            if p not in ("code", "inputs", "report", "metrics", "stop_fails")
         ]
         references = [p for p in parameters if not (p in sections or p in ("config", "run")) or _is_reference(name, p)]
         own = [p for p in parameters if p not in references]
@@ -97,6 +99,8 @@ def run_step(name: str, config: RunConfig, inputs: list[str]) -> dict[str, str]:
                 arguments[key] = files_fingerprint(section.local_files())
             elif key in sections and not _is_reference(name, key):
                 arguments[key] = sections[key]
+            elif parameters[key].default is not inspect.Parameter.empty:
+                continue
             else:
                 missing.append(key)
         if missing:

@@ -13,11 +13,15 @@ import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from components.errors import BadInputError
 from components.rewards.config import RewardsConfig, StoredCode, file_sha256
 from components.storage.store import ArtifactStore, open_store
 from pipeline.config import RunConfig
+
+if TYPE_CHECKING:
+    from pipeline.sweep import Sweep
 
 MINIMUM_FREE_BYTES = 200 * 2**20
 """Below this much free space on the state folder's disk no run is begun."""
@@ -34,6 +38,7 @@ def prepare_submission(
     caching: bool,
     inputs: Callable[[list[Path]], str],
     runner: str = "local",
+    sweep: "Sweep | None" = None,
 ) -> None:
     """Write `submission.json` into the run folder.
 
@@ -44,6 +49,7 @@ def prepare_submission(
         caching: whether unchanged steps may be reused.
         inputs: hashes files and folders.
         runner: `docker` puts local inputs into the store, where steps in containers can read them.
+        sweep: a grid to train instead of the config alone.
     """
     from pipeline.arguments import pipeline_arguments
     from pipeline.inputs import store_inputs
@@ -54,13 +60,25 @@ def prepare_submission(
     if runner == "docker":
         config = store_inputs(config, store)
     arguments = pipeline_arguments(config, model_inputs=model_inputs, data_inputs=data_inputs)
-    submission = {
+    submission: dict[str, Any] = {
         "runner": runner,
         "config": config.to_json(),
         "arguments": arguments,
         "cache": str(cache.absolute()),
         "caching": caching,
     }
+    if sweep is not None:
+        from pipeline.sweep import Point, own_rewards, sweep_arguments
+
+        points = [
+            Point(
+                point.label,
+                point.config.model_copy(update={"rewards": store_reward_files(point.config.rewards, store)}),
+            )
+            for point in sweep.points
+        ]
+        submission["arguments"] = sweep_arguments(config, points, model_inputs=model_inputs, data_inputs=data_inputs)
+        submission["sweep"] = {"parallel": sweep.parallel, "own_rewards": own_rewards(points)}
     (folder / "submission.json").write_text(json.dumps(submission, indent=1), encoding="utf-8")
 
 

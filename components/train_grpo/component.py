@@ -20,6 +20,7 @@ def train_grpo(
     tracking: str,
     store: str,
     code: str,
+    stop_fails: bool = True,
 ) -> NamedTuple("TrainedAdapter", [("adapter", str), ("run_id", str)]):  # type: ignore[valid-type]
     """Train with GRPO, or find the same training done, or go on with it.
 
@@ -37,9 +38,10 @@ def train_grpo(
         tracking: the tracking section, JSON.
         store: the store section, JSON.
         code: fingerprint of the step's code.
+        stop_fails: whether a guard that ends the training ends the run; in a sweep it ends one point of it.
 
     Returns:
-        Reference of the adapter, and the MLflow run's id.
+        Reference of the adapter (in a sweep, instead, why a guard ended the training), and the MLflow run's id.
     """
     from typing import NamedTuple
 
@@ -48,10 +50,9 @@ def train_grpo(
     with step("train_grpo"):
         from components.storage.config import StoreConfig
         from components.storage.store import open_store
-        from components.train_grpo.train import inputs_from_sections
-        from components.train_grpo.train import train_grpo as train
+        from components.train_grpo.train import inputs_from_sections, train_or_say
 
-        trained = train(
+        adapter, run_id = train_or_say(
             inputs_from_sections(
                 run=run,
                 model=model,
@@ -67,6 +68,7 @@ def train_grpo(
             ),
             open_store(StoreConfig.from_json(store)),
             work=work_directory("train_grpo"),
+            stop_fails=stop_fails,
         )
     TrainedAdapter = NamedTuple("TrainedAdapter", [("adapter", str), ("run_id", str)])
-    return TrainedAdapter(str(trained.reference), trained.run_id)
+    return TrainedAdapter(adapter, run_id)

@@ -18,7 +18,7 @@ from typing import Any
 
 from components.contract import build_contract
 from components.contract.config import ContractConfig
-from components.errors import BadInputError
+from components.errors import BadInputError, GateFailedError
 from components.rewards.config import RewardsConfig
 from components.sections import content_hash
 from components.storage.lease import hold
@@ -170,6 +170,30 @@ def train_grpo(inputs: TrainingInputs, store: ArtifactStore, *, work: Path) -> T
             reference, run_id = run_stages(inputs, store, prefix=prefix, key=key, output=output)
         shutil.rmtree(output, ignore_errors=True)
     return TrainedAdapter(reference, run_id, key, reused=False)
+
+
+def train_or_say(
+    inputs: TrainingInputs, store: ArtifactStore, *, work: Path, stop_fails: bool = True
+) -> tuple[str, str]:
+    """Train as `train_grpo` does; in a sweep a guard's stop is a result like another.
+
+    Args:
+        inputs: everything the training depends on.
+        store: the artifact store.
+        work: local folder for checkpoints and downloads.
+        stop_fails: whether a guard's stop is an error.
+
+    Returns:
+        The adapter's reference, or why a guard ended the training, and the MLflow run's id (empty after a stop).
+    """
+    try:
+        trained = train_grpo(inputs, store, work=work)
+    except GateFailedError as error:
+        if stop_fails:
+            raise
+        log.warning("%s", error)
+        return str(error), ""
+    return str(trained.reference), trained.run_id
 
 
 def training_processes(training: TrainingConfig) -> int:

@@ -56,7 +56,7 @@ def test_the_holdout_goes_to_the_evaluations_and_the_record_only(tasks):
 
 def test_steps_with_effects_are_never_cached(tasks):
     uncached = {name for name, task in tasks.items() if not task["cachingOptions"].get("enableCache")}
-    assert uncached == {name.replace("_", "-") for name in UNCACHED}
+    assert uncached == {name.replace("_", "-") for name in UNCACHED} & set(tasks)
 
 
 def test_the_config_is_the_pipelines_parameters(compiled):

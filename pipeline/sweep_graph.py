@@ -1,0 +1,150 @@
+"""The graph of a sweep: the one pipeline (graph.py) with a training branch a point, of which the best goes on.
+
+Import and preparation run once; each point trains (and tests its rewards, where points differ in them); choose_winner
+ranks them on validation rows; only the winner is merged, meets the holdout, is judged and registered.
+"""
+
+from typing import Any
+
+from kfp import dsl
+
+from components.choose_winner.component import choose_winner
+from components.import_model.component import import_model
+from components.prepare_dataset.component import prepare_dataset
+from components.smoke_test_rewards.component import smoke_test_rewards
+from components.train_grpo.component import train_grpo
+from pipeline.fingerprint import code_fingerprint
+from pipeline.graph import after_training, placer
+from pipeline.resources import ResourcesConfig
+
+
+def build_sweep(
+    resources: ResourcesConfig, *, parallel: int, own_rewards: bool, caching: bool = True, retries: bool = True
+) -> Any:
+    """The sweep's pipeline with images and resources set.
+
+    Args:
+        resources: the config section.
+        parallel: points trained at once.
+        own_rewards: whether points differ in rewards or sampling, so that each needs a smoke test of its own.
+        caching: whether pure steps may be answered from a cache.
+        retries: whether the platform may start a failed step again.
+
+    Returns:
+        The KFP pipeline.
+    """
+    place = placer(resources, caching=caching, retries=retries)
+
+    def test(dataset: Any, base: Any, sections: Any, shared: dict[str, Any]) -> Any:
+        return place(
+            smoke_test_rewards(
+                dataset=dataset,
+                base=base,
+                contract=shared["contract"],
+                rewards=sections["rewards"],
+                smoke_test=shared["smoke_test"],
+                sampling=sections["sampling"],
+                store=shared["store"],
+                code=code_fingerprint("smoke_test_rewards"),
+            ),
+            "smoke_test_rewards",
+            "smoke test rewards",
+        ).outputs["Output"]
+
+    @dsl.pipeline(name="grpo-sweep", description="Train every point of a grid, judge and register the best one.")
+    def grpo_sweep(
+        points: list,
+        model: str,
+        data: str,
+        contract: str,
+        rewards: str,
+        smoke_test: str,
+        sampling: str,
+        merge: str,
+        evaluation: str,
+        gates: str,
+        registry: str,
+        tracking: str,
+        store: str,
+        config: str,
+        model_inputs: str,
+        data_inputs: str,
+    ) -> str:
+        """Import, prepare, smoke test, train each point, choose, merge, evaluate twice, judge, register."""
+        shared = {"contract": contract, "smoke_test": smoke_test, "store": store}
+        base = place(
+            import_model(model=model, store=store, inputs=model_inputs, code=code_fingerprint("import_model")),
+            "import_model",
+            "import model",
+        ).output
+        prepared = place(
+            prepare_dataset(
+                data=data,
+                contract=contract,
+                base=base,
+                store=store,
+                inputs=data_inputs,
+                code=code_fingerprint("prepare_dataset"),
+            ),
+            "prepare_dataset",
+            "prepare dataset",
+        )
+        dataset, holdout = prepared.outputs["dataset"], prepared.outputs["holdout"]
+        tested = None if own_rewards else test(dataset, base, {"rewards": rewards, "sampling": sampling}, shared)
+        with dsl.ParallelFor(items=points, parallelism=parallel) as point:
+            sections = {"rewards": point.rewards, "sampling": point.sampling}
+            report = tested or test(dataset, base, sections, shared)
+            trained = place(
+                train_grpo(
+                    run=point.run,
+                    model=model,
+                    base=base,
+                    dataset=dataset,
+                    smoke_test=report,
+                    contract=contract,
+                    rewards=point.rewards,
+                    training=point.training,
+                    lora=point.lora,
+                    stages=point.stages,
+                    tracking=tracking,
+                    store=store,
+                    code=code_fingerprint("train_grpo"),
+                    stop_fails=False,
+                ),
+                "train_grpo",
+                "train",
+            )
+        winner = place(
+            choose_winner(
+                adapters=dsl.Collected(trained.outputs["adapter"]),
+                runs=dsl.Collected(trained.outputs["run_id"]),
+                smoke_tests=dsl.Collected(report) if own_rewards else [],
+                points=points,
+                config=config,
+                tracking=tracking,
+                store=store,
+                code=code_fingerprint("choose_winner"),
+            ),
+            "choose_winner",
+            "choose winner",
+        )
+        return after_training(
+            place,
+            base=base,
+            dataset=dataset,
+            holdout=holdout,
+            adapter=winner.outputs["adapter"],
+            run_id=winner.outputs["run_id"],
+            smoke_report=winner.outputs["smoke_test"] if own_rewards else tested,
+            contract=contract,
+            rewards=winner.outputs["rewards"],
+            merge=merge,
+            evaluation=evaluation,
+            gates=gates,
+            registry=registry,
+            tracking=tracking,
+            store=store,
+            config=winner.outputs["config"],
+        )
+
+    return grpo_sweep

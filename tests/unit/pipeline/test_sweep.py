@@ -1,0 +1,96 @@
+"""A grid becomes points that are each a checked config, and one pipeline in which only the winner goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from components.errors import BadInputError
+from pipeline.graph import compile_pipeline
+from pipeline.sweep import make_sweep, own_rewards, parse_axis, sweep_arguments
+from pipeline.sweep_graph import build_sweep
+
+QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
+
+
+def points(*grid, overrides=()):
+    return make_sweep(QUICKSTART, overrides, grid, parallel=1).points
+
+
+def test_every_combination_is_a_point():
+    made = points("training.learning_rate=1e-3,5e-4", "rewards.strict_format.weight=0.5,1.0,2.0")
+    assert len(made) == 6
+    assert made[1].label == "training.learning_rate=1e-3 rewards.strict_format.weight=1.0"
+    assert made[1].config.training.trl_values()["learning_rate"] == 1e-3
+    assert made[1].config.rewards.weight("strict_format") == 1.0
+    assert [point.config.run.name for point in made[:2]] == ["quickstart-01", "quickstart-02"]
+
+
+def test_values_may_be_lists_and_texts():
+    assert parse_axis("lora.target_modules=[q_proj, v_proj],all-linear") == (
+        "lora.target_modules",
+        [["q_proj", "v_proj"], "all-linear"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        (("training.learning_rat=1,2",), "did you mean 'learning_rate'"),
+        (("training.learning_rate",), "write section.key=value,value"),
+        (("data.validation_rows=1,2",), "points of a sweep share data"),
+        (("run.name=a,b",), "points of a sweep share data"),
+        (("training.beta=0,0.0",), "the same training"),
+        (("training.beta=0", "training.beta=1"), "given twice"),
+        ((), "--grid is missing"),
+    ],
+)
+def test_what_cannot_be_a_grid_is_refused(grid, message):
+    with pytest.raises(BadInputError, match=message):
+        points(*grid)
+
+
+def test_a_sweep_without_validation_rows_is_refused():
+    with pytest.raises(BadInputError, match="compares its points on validation rows"):
+        points("training.beta=0,0.1", overrides=["training.validation_rows=0"])
+
+
+def test_too_many_points_for_one_parameter_are_refused():
+    with pytest.raises(BadInputError, match="split the grid"):
+        points(f"run.seed={','.join(map(str, range(90)))}")
+
+
+def test_rewards_are_tested_once_unless_points_differ_in_them():
+    assert not own_rewards(points("training.learning_rate=1e-3,5e-4"))
+    assert own_rewards(points("rewards.strict_format.weight=0.5,1.0"))
+    assert own_rewards(points("training.temperature=0.8,1.0"))
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    def compile_grid(*grid, parallel=3):
+        made = points(*grid)
+        arguments = sweep_arguments(made[0].config, made, model_inputs="", data_inputs="")
+        pipeline = build_sweep(made[0].config.resources, parallel=parallel, own_rewards=own_rewards(made))
+        compile_pipeline(pipeline, arguments, tmp_path / "sweep.yaml")
+        return next(yaml.safe_load_all((tmp_path / "sweep.yaml").read_text()))
+
+    return compile_grid
+
+
+def test_only_the_winner_is_merged_and_meets_the_holdout(compiled):
+    tasks = compiled("training.learning_rate=1e-3,5e-4")["root"]["dag"]["tasks"]
+    loop = next(task for name, task in tasks.items() if name.startswith("for-loop"))
+    assert loop["iteratorPolicy"]["parallelismLimit"] == 3
+    adapter = tasks["merge-lora"]["inputs"]["parameters"]["adapter"]["taskOutputParameter"]
+    assert adapter == {"outputParameterKey": "adapter", "producerTask": "choose-winner"}
+    assert "holdout" not in json.dumps(loop)
+    assert "holdout" not in json.dumps(tasks["choose-winner"])
+
+
+def test_points_with_rewards_of_their_own_are_tested_one_by_one(compiled):
+    spec = compiled("rewards.strict_format.weight=0.5,1.0")
+    assert "smoke-test-rewards" not in spec["root"]["dag"]["tasks"]
+    inside = next(c for name, c in spec["components"].items() if name.startswith("comp-for-loop"))
+    assert {"smoke-test-rewards", "train-grpo"} <= set(inside["dag"]["tasks"])
