@@ -105,7 +105,9 @@ class StepResources(Section):
     def _labels(cls, labels: dict[str, str]) -> dict[str, str]:
         for key, value in labels.items():
             if not LABEL_KEY.fullmatch(key) or not LABEL_VALUE.fullmatch(value):
-                raise ValueError(f"node_selector: {key}: {value} is no Kubernetes label; see `kubectl get nodes -L KEY`")
+                raise ValueError(
+                    f"node_selector: {key}: {value} is no Kubernetes label; see `kubectl get nodes -L KEY`"
+                )
         return labels
 
 
@@ -126,7 +128,9 @@ class SecretConfig(Section):
     def _variable_names(cls, variables: dict[str, str]) -> dict[str, str]:
         for name in variables:
             if not VARIABLE.fullmatch(name):
-                raise ValueError(f"variables: {name!r} is no name of an environment variable; use letters, digits and _")
+                raise ValueError(
+                    f"variables: {name!r} is no name of an environment variable; use letters, digits and _"
+                )
         return variables
 
 
