@@ -33,16 +33,17 @@ IMAGE_OF = {
     "evaluate_holdout": "evaluate",
     "judge_candidate": "evaluate",
     "register_model": "registry",
+    "choose_winner": "registry",
     "check_prerequisites": "evaluate",
 }
 """Image family of each step."""
 
-UNCACHED = frozenset({"train_grpo", "register_model"})
+UNCACHED = frozenset({"train_grpo", "register_model", "choose_winner"})
 """Steps with effects."""
 
 
-def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries: bool = True) -> Any:
-    """The pipeline with images and resources set.
+def placer(resources: ResourcesConfig, *, caching: bool, retries: bool) -> Callable[[Any, str, str], Any]:
+    """What sets image, resources, caching and retries of a task.
 
     Args:
         resources: the config section.
@@ -50,7 +51,7 @@ def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries:
         retries: whether a cluster runs it, so that failed steps are started again and pods have settings of their own.
 
     Returns:
-        The KFP pipeline.
+        A function of the task, the step's name and its label, which returns the task.
     """
 
     def place(task: Any, step: str, label: str) -> Any:
@@ -65,6 +66,23 @@ def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries:
         if retries:
             ask_kubernetes(task, resources, step)
         return task
+
+    return place
+
+
+def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries: bool = True) -> Any:
+    """The pipeline with images and resources set.
+
+    Args:
+        resources: the config section.
+        caching: whether pure steps may be answered from a cache.
+        retries: whether the platform may start a failed step again.
+
+    Returns:
+        The KFP pipeline.
+    """
+
+    place = placer(resources, caching=caching, retries=retries)
 
     @dsl.pipeline(name="grpo", description="Fine-tune a language model with GRPO, judge it on a holdout, register it.")
     def grpo(
@@ -142,70 +160,131 @@ def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries:
             "train_grpo",
             "train",
         )
-        adapter = trained.outputs["adapter"]
-        merged = place(
-            merge_lora(
-                base=base,
-                adapter=adapter,
-                contract=contract,
-                merge=merge,
-                store=store,
-                code=code_fingerprint("merge_lora"),
-            ),
-            "merge_lora",
-            "merge",
-        ).output
-        evaluations = {}
-        for label, reference in (("base", base), ("candidate", merged)):
-            evaluations[label] = place(
-                evaluate_holdout(
-                    model=reference,
-                    holdout=holdout,
-                    contract=contract,
-                    evaluation=evaluation,
-                    rewards=rewards,
-                    store=store,
-                    code=code_fingerprint("evaluate_holdout"),
-                ),
-                "evaluate_holdout",
-                f"evaluate {label}",
-            ).outputs["Output"]
-        verdict = place(
-            judge_candidate(
-                base_evaluation=evaluations["base"],
-                candidate_evaluation=evaluations["candidate"],
-                dataset=dataset,
-                gates=gates,
-                store=store,
-                code=code_fingerprint("judge_candidate"),
-            ),
-            "judge_candidate",
-            "judge",
-        ).output
-        registered = place(
-            register_model(
-                run_id=trained.outputs["run_id"],
-                verdict=verdict,
-                base_evaluation=evaluations["base"],
-                candidate_evaluation=evaluations["candidate"],
-                base=base,
-                merged=merged,
-                adapter=adapter,
-                dataset=dataset,
-                holdout=holdout,
-                smoke_test=smoke_report,
-                config=config,
-                registry=registry,
-                tracking=tracking,
-                store=store,
-                code=code_fingerprint("register_model"),
-            ),
-            "register_model",
-            "register",
+        return after_training(
+            place,
+            base=base,
+            dataset=dataset,
+            holdout=holdout,
+            adapter=trained.outputs["adapter"],
+            run_id=trained.outputs["run_id"],
+            smoke_report=smoke_report,
+            contract=contract,
+            rewards=rewards,
+            merge=merge,
+            evaluation=evaluation,
+            gates=gates,
+            registry=registry,
+            tracking=tracking,
+            store=store,
+            config=config,
         )
-        return registered.outputs["Output"]
 
     return grpo
+
+
+def after_training(
+    place: Callable[[Any, str, str], Any],
+    *,
+    base: Any,
+    dataset: Any,
+    holdout: Any,
+    adapter: Any,
+    run_id: Any,
+    smoke_report: Any,
+    contract: Any,
+    rewards: Any,
+    merge: Any,
+    evaluation: Any,
+    gates: Any,
+    registry: Any,
+    tracking: Any,
+    store: Any,
+    config: Any,
+) -> Any:
+    """The graph from a trained adapter on: merge, evaluate twice, judge, register.
+
+    Args:
+        place: from `placer`.
+        base: reference of the base model; like all that follow, a pipeline parameter or a step's output.
+        dataset: reference of the prepared dataset.
+        holdout: reference of the holdout.
+        adapter: reference of the adapter.
+        run_id: the training's MLflow run.
+        smoke_report: reference of the smoke test's report.
+        contract: the section.
+        rewards: the section.
+        merge: the section.
+        evaluation: the section.
+        gates: the section.
+        registry: the section.
+        tracking: the section.
+        store: the section.
+        config: the whole config.
+
+    Returns:
+        What register_model hands on.
+    """
+    merged = place(
+        merge_lora(
+            base=base,
+            adapter=adapter,
+            contract=contract,
+            merge=merge,
+            store=store,
+            code=code_fingerprint("merge_lora"),
+        ),
+        "merge_lora",
+        "merge",
+    ).output
+    evaluations = {}
+    for label, reference in (("base", base), ("candidate", merged)):
+        evaluations[label] = place(
+            evaluate_holdout(
+                model=reference,
+                holdout=holdout,
+                contract=contract,
+                evaluation=evaluation,
+                rewards=rewards,
+                store=store,
+                code=code_fingerprint("evaluate_holdout"),
+            ),
+            "evaluate_holdout",
+            f"evaluate {label}",
+        ).outputs["Output"]
+    verdict = place(
+        judge_candidate(
+            base_evaluation=evaluations["base"],
+            candidate_evaluation=evaluations["candidate"],
+            dataset=dataset,
+            gates=gates,
+            store=store,
+            code=code_fingerprint("judge_candidate"),
+        ),
+        "judge_candidate",
+        "judge",
+    ).output
+    registered = place(
+        register_model(
+            run_id=run_id,
+            verdict=verdict,
+            base_evaluation=evaluations["base"],
+            candidate_evaluation=evaluations["candidate"],
+            base=base,
+            merged=merged,
+            adapter=adapter,
+            dataset=dataset,
+            holdout=holdout,
+            smoke_test=smoke_report,
+            config=config,
+            registry=registry,
+            tracking=tracking,
+            store=store,
+            code=code_fingerprint("register_model"),
+        ),
+        "register_model",
+        "register",
+    )
+    return registered.outputs["Output"]
 
 
 def compile_pipeline(pipeline: Any, arguments: dict[str, str], output: Path) -> None:

@@ -67,8 +67,8 @@ class StepResources(Section):
     """Resource name of the accelerator."""
 
     nodes: Annotated[int, Field(ge=1)] = 1
-    """Nodes to train on, for train_grpo only: above 1 the step hands the training to a TrainJob of Kubeflow Trainer with
-    so many pods, each with the CPU, memory and GPUs said here."""
+    """Nodes to train on, for train_grpo only: above 1 the step hands the training to a TrainJob of Kubeflow Trainer
+    with so many pods, each with the CPU, memory and GPUs said here."""
 
     shared_memory: Quantity | None = None
     """Size of /dev/shm, taken from the pod's memory (NCCL and data loaders need it); null leaves the node's 64 MiB."""
