@@ -102,6 +102,7 @@ def server_command(
         arguments += [] if _has_gpu() else ["--device", "cpu"]
         arguments += ["--chat-template-kwargs", *switch] if switch else []
     environment = {
+        "HF_HUB_CACHE": str(_listed(weights, folder / "hub", model)),
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_UPDATE_CHECK": "1",
@@ -158,6 +159,20 @@ def run_server(command: ServerCommand) -> None:
     """
     os.chdir(command.folder)
     os.execvpe(command.arguments[0], command.arguments, {**os.environ, **command.environment})  # noqa: S606
+
+
+def _listed(weights: Path, cache: Path, model: str) -> Path:
+    """A hub cache that holds the model's config: `transformers serve` lists what is in there under /v1/models."""
+    commit = "0" * 40
+    repository = cache / f"models--{model}"
+    (repository / "refs").mkdir(parents=True, exist_ok=True)
+    (repository / "refs" / "main").write_text(commit, encoding="utf-8")
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True, exist_ok=True)
+    link = snapshot / "config.json"
+    link.unlink(missing_ok=True)
+    link.symlink_to((weights / "config.json").absolute())
+    return cache
 
 
 def _has_gpu() -> bool:

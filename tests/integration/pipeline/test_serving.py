@@ -59,6 +59,7 @@ def test_a_folder_is_served_verified_answers_greedily_and_leaves_the_system_prom
         assert "".join(stream(url, "abc", question, max_tokens=24, temperature=0.0)) == first.text
         assert ask(url, "abc", question, max_tokens=3).truncated
         with OpenAI(base_url=f"{url}/v1", api_key="-") as client:
+            assert [model.id for model in client.models.list()] == ["abc"]
             lengths = []
             for switched in ({}, {"default_system": True}, {"default_system": False}):
                 reply = client.chat.completions.create(
