@@ -1,4 +1,4 @@
-"""Completions to judge, the same for both sides of the row `reward`: called by peers/reward_math_verify.py, ours/reward.py.
+"""Completions to judge, the same for both sides of the row `reward`. Called by its two programs.
 
 Text in the default format, two sentences of reasoning with numbers in them, an answer that is right in two of three.
 Seeded: the first n of a longer list are the shorter list. Imports nothing but the standard library.

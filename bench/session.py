@@ -182,6 +182,7 @@ def base_environment() -> dict[str, str]:
     """What every measured program gets: this checkout first on the path, no telemetry, no network for weights."""
     return {
         "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "",  # empty means off: modules are compiled once, as everywhere
         "PYTHONWARNINGS": "ignore",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_OFFLINE": "1",

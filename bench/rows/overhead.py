@@ -1,0 +1,91 @@
+"""Row `overhead`: the quickstart whole, through the pipeline and as one plain script; imports counted apart.
+
+Import time is what Python reports (PYTHONPROFILEIMPORTTIME, on for both), summed over all processes; "the rest" is the
+wall time without it. The pipeline does more in that rest: it tests the rewards on samples, validates while training,
+verifies the merge, judges, reports and registers. Training is shortened so that several pairs fit into some minutes.
+"""
+
+import json
+from typing import Any
+
+from bench.measuring import import_seconds
+from bench.rows.cached import TINY, grpo_run
+from bench.session import Row, Session, Side, program, removed
+
+STEPS = 40
+GATES = (
+    "gates.min_format_compliance=null",
+    "gates.min_accuracy_gain=null",
+    "gates.max_truncation=null",
+    "gates.accuracy_margin=0.99",
+)
+"""So that a shortened training is registered too."""
+
+
+def run(session: Session) -> None:
+    """Measure."""
+    steps = session.size(STEPS, 1)
+    ours, peer = session.scratch / "ours", session.scratch / "peer"
+    settings = TINY if session.tiny else (f"training.max_steps={steps}", *GATES)
+    environment = {"PYTHONPROFILEIMPORTTIME": "1", "OMP_NUM_THREADS": "1"}
+
+    def fresh() -> None:
+        removed(ours)()
+        ours.mkdir()
+
+    def imports_and_steps() -> dict[str, Any]:
+        (folder,) = (ours / "home" / "runs").iterdir()
+        log = import_seconds((folder / "run.log").read_text(encoding="utf-8", errors="replace"))
+        return {"steps_imports_s": log, **step_seconds((folder / "events.jsonl").read_text(encoding="utf-8"))}
+
+    case = session.compare(
+        f"{steps} training steps",
+        {
+            "script": Side(
+                program("peers/quickstart_trl.py", peer, "--steps", steps),
+                before=removed(peer),
+                environment=environment,
+            ),
+            "ours": Side(
+                grpo_run(ours, *settings), before=fresh, after=imports_and_steps, folder=session.scratch,
+                environment=environment,
+            ),
+        },
+        pairs=3,
+    )  # fmt: skip
+    for runs in case["runs"].values():
+        for figures in runs:
+            imports = figures.get("imports_s", 0.0) + figures.get("steps_imports_s", 0.0)
+            figures["start_up_s"] = round(imports, 3)
+            figures["rest_s"] = round(figures["wall_s"] - imports, 3)
+    session.result.save()
+    session.result.ask(
+        "wall time without imports, ours over the script's", case["ratio"]["script"]["rest_s"], "<=", 1.1
+    )
+
+
+def step_seconds(events: str) -> dict[str, float]:
+    """Seconds between a step's started and finished events, summed by step.
+
+    Args:
+        events: the run's events, one JSON object a line.
+    """
+    seconds: dict[str, float] = {}
+    begun: dict[str, float] = {}
+    for line in events.splitlines():
+        event = json.loads(line)
+        if event["event"] == "started":
+            begun[event["step"]] = event["time"]
+        elif event["event"] == "finished":
+            name = f"{event['step']}_s"
+            seconds[name] = round(seconds.get(name, 0.0) + event["time"] - begun[event["step"]], 2)
+    return seconds
+
+
+ROW = Row(
+    name="overhead",
+    work=f"the quickstart whole, {STEPS} training steps",
+    peer="one plain TRL script: the same training, merge, two evaluations (peers/quickstart_trl.py)",
+    ask="wall time without imports <= 1.10 x",
+    run=run,
+)

@@ -1,0 +1,47 @@
+"""Row `step`: the quickstart's training alone: seconds of the training loop, with whatever the callbacks do in it.
+
+Ours runs as in the pipeline: rewards in a guarded process, guards, MLflow, validation, checkpoints sent to the store.
+Both sides take the same rewards, seed, batch and number of steps.
+"""
+
+from bench.measuring import run_program
+from bench.session import Row, Session, Side, base_environment, program, removed
+
+STEPS = 20
+
+
+def run(session: Session) -> None:
+    """Measure."""
+    steps = session.size(STEPS, 1)
+    inputs, out = session.scratch / "inputs", session.scratch / "peer"
+    inputs.mkdir()
+    run_program(program("inputs/training_inputs.py", inputs, steps), environment=base_environment())
+    threads = {"OMP_NUM_THREADS": "1"}
+    case = session.compare(
+        f"{steps} steps",
+        {
+            "trl": Side(
+                program("peers/quickstart_trl.py", out, "--steps", steps, "--train-only"),
+                before=removed(out),
+                environment=threads,
+            ),
+            "ours": Side(
+                program("ours/train.py", inputs / "inputs.json", inputs / "store", inputs / "work"),
+                before=removed(inputs / "store" / "training", inputs / "mlflow.db", inputs / "work"),
+                environment=threads,
+            ),
+        },
+    )
+    seconds = {side: figures["train_s"] for side, figures in case["medians"].items()}
+    session.result.ask("steps a second, ours over TRL's", seconds["trl"] / seconds["ours"], ">=", 1.0)
+    rates = {side: figures["tokens"] / figures["train_s"] for side, figures in case["medians"].items()}
+    session.result.ask("tokens a second, ours over TRL's", rates["ours"] / rates["trl"], ">=", 1.0)
+
+
+ROW = Row(
+    name="step",
+    work=f"{STEPS} GRPO steps of configs/quickstart.yaml, logging and checkpoints on",
+    peer="a bare GRPOTrainer with the same values (peers/quickstart_trl.py --train-only)",
+    ask=">= 1.0 x the steps a second",
+    run=run,
+)
