@@ -134,6 +134,7 @@ def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries:
                 rewards=rewards,
                 smoke_test=smoke_test,
                 sampling=sampling,
+                stages=stages,
                 store=store,
                 code=code_fingerprint("smoke_test_rewards"),
             ),

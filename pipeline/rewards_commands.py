@@ -56,7 +56,8 @@ def hold_to_traps(
     rows = read_raw_rows(loaded, contract, CANDIDATE_ROWS)
     wanted, seed = loaded.smoke_test.rows, loaded.smoke_test.seed
     chosen = [rows[index] for index in choose_rows([row.gold for row in rows], wanted, seed)]
-    report = try_rewards(chosen, contract, loaded.rewards, loaded.smoke_test, judge_total=not only)
+    stages = {stage.name: stage.rewards for stage in loaded.stages if stage.rewards is not None}
+    report = try_rewards(chosen, contract, loaded.rewards, loaded.smoke_test, judge_total=not only, stages=stages)
     print_report(report, table)
     if html is not None:
         write_page(report, loaded.smoke_test, html)

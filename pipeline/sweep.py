@@ -134,7 +134,7 @@ def sweep_arguments(base: RunConfig, points: Sequence[Point], *, model_inputs: s
         data_inputs: fingerprint of local data files.
     """
     shared = pipeline_arguments(base, model_inputs=model_inputs, data_inputs=data_inputs)
-    for name in ("run", "training", "lora", "stages"):
+    for name in ("run", "training", "lora"):
         shared.pop(name)
     return {**shared, "points": _as_parameter(points)}
 
@@ -160,7 +160,7 @@ def _identity(config: RunConfig) -> list[Any]:
 def _tested(config: RunConfig) -> tuple[str, ...]:
     """What the smoke test depends on beside the data and the model."""
     arguments = pipeline_arguments(config, model_inputs="", data_inputs="")
-    return tuple(arguments[name] for name in ("rewards", "sampling", "smoke_test"))
+    return tuple(arguments[name] for name in ("rewards", "sampling", "stages", "smoke_test"))
 
 
 def _shown(value: Any) -> str:

@@ -44,6 +44,7 @@ def build_sweep(
                 rewards=sections["rewards"],
                 smoke_test=shared["smoke_test"],
                 sampling=sections["sampling"],
+                stages=sections["stages"],
                 store=shared["store"],
                 code=code_fingerprint("smoke_test_rewards"),
             ),
@@ -60,6 +61,7 @@ def build_sweep(
         rewards: str,
         smoke_test: str,
         sampling: str,
+        stages: str,
         merge: str,
         evaluation: str,
         gates: str,
@@ -90,9 +92,10 @@ def build_sweep(
             "prepare dataset",
         )
         dataset, holdout = prepared.outputs["dataset"], prepared.outputs["holdout"]
-        tested = None if own_rewards else test(dataset, base, {"rewards": rewards, "sampling": sampling}, shared)
+        common = {"rewards": rewards, "sampling": sampling, "stages": stages}
+        tested = None if own_rewards else test(dataset, base, common, shared)
         with dsl.ParallelFor(items=points, parallelism=parallel) as point:
-            sections = {"rewards": point.rewards, "sampling": point.sampling}
+            sections = {"rewards": point.rewards, "sampling": point.sampling, "stages": point.stages}
             report = tested or test(dataset, base, sections, shared)
             trained = place(
                 train_grpo(

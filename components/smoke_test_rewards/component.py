@@ -11,6 +11,7 @@ def smoke_test_rewards(
     rewards: str,
     smoke_test: str,
     sampling: str,
+    stages: str,
     store: str,
     code: str,
     report: dsl.Output[dsl.HTML],
@@ -24,6 +25,7 @@ def smoke_test_rewards(
         rewards: the rewards section, JSON.
         smoke_test: the smoke_test section, JSON.
         sampling: how training samples (G, temperature, lengths), JSON.
+        stages: the stages section, JSON.
         store: the store section, JSON.
         code: fingerprint of the step's code; part of the cache key.
         report: the findings as a page.
@@ -49,4 +51,5 @@ def smoke_test_rewards(
             work=work_directory("smoke_test_rewards"),
             page=Path(report.path),
             code=code,
+            stages=stages,
         )

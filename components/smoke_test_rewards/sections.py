@@ -1,5 +1,6 @@
 """The step on a run's sections and references, as `component.py` gets them: JSON in, the report's reference out."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def run_on_sections(
     work: Path,
     page: Path,
     code: str = "",
+    stages: str = "[]",
 ) -> str:
     """Test the rewards, write the page, and stop the run when they fail.
 
@@ -41,6 +43,7 @@ def run_on_sections(
         work: folder for downloads and the report's files.
         page: where the HTML page goes, written whether the test passes or not.
         code: fingerprint of the step's code: a test that failed is tried again when it changed.
+        stages: the stages section, JSON: weights of a stage's own are held to the traps too.
 
     Returns:
         Reference of the report.
@@ -52,7 +55,7 @@ def run_on_sections(
     config = SmokeTestConfig.from_json(smoke_test)
     store_config = StoreConfig.from_json(store)
     opened = open_store(store_config)
-    tried = content_hash(dataset, base, contract, rewards, smoke_test, sampling, code)
+    tried = content_hash(dataset, base, contract, rewards, smoke_test, sampling, stages, code)
     with remembered_stop(opened, f"smoke_tests/{tried[:32]}", again="change the rewards or the smoke_test section"):
         report = smoke_test_rewards(
             fetch(dataset, work / "cache", config=store_config),
@@ -63,11 +66,21 @@ def run_on_sections(
             to_sampling(SamplingConfig.from_json(sampling), config),
             opened,
             work=work,
+            stages=stage_weights(stages),
         )
         page.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(work / REPORT_FOLDER / "report.html", page)
         require_passed(report)
     return str(report.reference)
+
+
+def stage_weights(stages: str) -> dict[str, dict[str, float]]:
+    """Weights by reward name, by the name of each stage that has its own.
+
+    Args:
+        stages: the stages section, JSON.
+    """
+    return {stage["name"]: stage["rewards"] for stage in json.loads(stages) if stage.get("rewards") is not None}
 
 
 def to_sampling(sampling: SamplingConfig, smoke_test: SmokeTestConfig) -> Sampling:

@@ -5,7 +5,7 @@
 so that the report is written first. Rewards run in the guard only: what they do is contained and named.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +26,15 @@ from components.smoke_test_rewards.learning_signal import Signal, judge_signal, 
 from components.smoke_test_rewards.report import RewardFacts, SmokeTestReport, write_report
 from components.smoke_test_rewards.rows import draw_training_rows, probe_rows, read_training_rows
 from components.smoke_test_rewards.scoring import PASSED_BY_TRAINER, Bench, Problem, Tried
-from components.smoke_test_rewards.trap_checks import TOTAL, Held, TriedRow, judge_traps, score_table, totals
+from components.smoke_test_rewards.trap_checks import (
+    TOTAL,
+    Held,
+    TriedRow,
+    judge_stage,
+    judge_traps,
+    score_table,
+    totals,
+)
 from components.smoke_test_rewards.traps import Row, Sample, build_samples
 from components.steps import report_progress
 from components.storage.store import ArtifactStore
@@ -37,6 +45,7 @@ REPORT_FOLDER = "report"
 SHOWN_FAILURES = 8
 """Failures of each reward named in the error; the report has all."""
 _FATAL = (FailureKind.TIMED_OUT, FailureKind.DIED)  # each costs a new worker, and time
+StageWeights = Mapping[str, Mapping[str, float]]
 _LARGE = 20_000  # characters from which a text may be slow to score
 _ROWS_WITH_LARGE = 2  # whether 100 kB can be borne does not depend on the row
 
@@ -51,6 +60,7 @@ def smoke_test_rewards(
     store: ArtifactStore,
     *,
     work: Path,
+    stages: StageWeights | None = None,
 ) -> SmokeTestReport:
     """Try the rewards and store the report.
 
@@ -63,6 +73,7 @@ def smoke_test_rewards(
         sampling: the training's own, `n` being G.
         store: where the report goes.
         work: folder for the report's files.
+        stages: weights by reward name, by the name of each stage that has its own.
 
     Returns:
         The report with its reference, passed or not; see `require_passed`.
@@ -79,7 +90,9 @@ def smoke_test_rewards(
             drawn = draw_training_rows(dataset_directory, smoke_test.prompts, smoke_test.seed)
             return generate_groups(directory, contract, drawn, sampling, on_progress=_progress)
 
-    report = try_rewards(rows, contract, rewards, smoke_test, sample=sample, temperature=sampling.temperature)
+    report = try_rewards(
+        rows, contract, rewards, smoke_test, sample=sample, temperature=sampling.temperature, stages=stages
+    )
     directory = work / REPORT_FOLDER
     directory.mkdir(parents=True, exist_ok=True)
     write_report(report, smoke_test, directory)
@@ -100,6 +113,7 @@ def try_rewards(
     sample: SampleGroups | None = None,
     temperature: float = 1.0,
     judge_total: bool = True,
+    stages: StageWeights | None = None,
 ) -> SmokeTestReport:
     """Try the rewards: contract with the data, traps, and signal where there is something to sample with.
 
@@ -112,6 +126,7 @@ def try_rewards(
             on ordinary completions.
         temperature: `sample` draws at, for the report.
         judge_total: False when these are only some of a run's rewards, which make up no total.
+        stages: weights by reward name, by the name of each stage that has its own.
 
     Raises:
         BadInputError: when a reward cannot be loaded.
@@ -138,6 +153,9 @@ def try_rewards(
         findings += problem_findings(problems, sum(len(row.samples) for row in tried))
         # Without one of the rewards there is no total to judge.
         findings += [found for found in judge_traps(held, tried) if whole or not found.name.startswith(f"{TOTAL}/")]
+        if whole:
+            for stage, own in (stages or {}).items():
+                findings += judge_stage(stage, own, held, tried)
         honest_total = _honest_total(tried, weights) if whole else None
         table = score_table(held, tried, findings)
         if sample is not None and complete:

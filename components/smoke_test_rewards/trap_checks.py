@@ -6,7 +6,8 @@ aspect that it declares:
 - `value` and `format`: every honest completion must score above every trap of that aspect;
 - `length` and `style`: no trap of that aspect may score above the best honest completion (as much is a warning: such a
   reward cannot know what is true, only the total must);
-- the weighted total: every honest completion above every trap of any kind.
+- the weighted total: every honest completion above every trap of any kind;
+- the total of a stage with weights of its own: the best honest completion above every trap of the aspects it rewards.
 
 Pure: no reward is run here.
 """
@@ -111,6 +112,38 @@ def judge_traps(rewards: Sequence[Held], tried: Sequence[TriedRow]) -> list[Find
             level = "warning" if held.weight == 0 else level
             findings.append(Finding(f"{held.name}/{kind}", level, _in_words(held.name, cases, judged)))
     return findings
+
+
+def judge_stage(
+    stage: str, weights: Mapping[str, float], rewards: Sequence[Held], tried: Sequence[TriedRow]
+) -> list[Finding]:
+    """Findings about the total of one stage, which weighs the rewards in its own way.
+
+    A stage that rewards form only need not tell right from wrong; it is held to the traps of what it does reward.
+
+    Args:
+        stage: its name.
+        weights: weight by reward name in this stage; a reward not named has none.
+        rewards: the run's.
+        tried: rows whose corpus was scored.
+    """
+    whole = {reward.name: float(weights.get(reward.name, 0.0)) for reward in rewards}
+    aspects = {reward.aspect for reward in rewards if whole[reward.name] > 0} & set(_STRICT)
+    seen: dict[str, list[_Seen]] = {}
+    for row in tried:
+        pairs = [(s, score) for s, score in zip(row.samples, totals(row, whole), strict=True) if score is not None]
+        best = max((score for sample, score in pairs if sample.honest), default=None)
+        for sample, score in pairs:
+            if best is None or sample.honest or not aspects & set(sample.broken) or score < best - _SAME:
+                continue
+            more = "more than" if score > best + _SAME else "as much as"
+            verdict = f"is paid {score:g}, {more} the best honest completion"
+            found = _Seen(sample.kind, "failure", sample.title, sample.shown, verdict, row.row, honest=False)
+            seen.setdefault(sample.kind, []).append(found)
+    return [
+        Finding(f"stage-{stage}/{kind}", "failure", _in_words(f"stage {stage}", cases, len(tried)))
+        for kind, cases in seen.items()
+    ]
 
 
 def totals(row: TriedRow, weights: Mapping[str, float]) -> list[float | None]:

@@ -1,6 +1,6 @@
 """How scores of the corpus become findings; no reward is run here."""
 
-from components.smoke_test_rewards.trap_checks import Held, TriedRow, judge_traps, score_table
+from components.smoke_test_rewards.trap_checks import Held, TriedRow, judge_stage, judge_traps, score_table
 from components.smoke_test_rewards.traps import Row, Sample
 
 PLAIN = Sample("plain", "honest, plain", "1250", "1250", True, frozenset())
@@ -107,3 +107,23 @@ def test_the_table_shows_means_and_flags_with_honest_kinds_first():
     assert lines["thousands_comma"].means == {"mine": 0.5, "total": 1.0}
     assert lines["thousands_comma"].flagged == {"mine", "total"}
     assert lines["three_answer_blocks"].means == {"mine": None, "total": None}
+
+
+def stage_findings(weights, **scores):
+    rewards = [Held("right", 1.0, "value"), Held("form", 1.0, "format")]
+    return {finding.name for finding in judge_stage("first", weights, rewards, [tried(**scores)])}
+
+
+def test_a_stage_that_rewards_form_only_need_not_tell_right_from_wrong():
+    assert stage_findings({"form": 1.0}, right=[1, 1, 0, 0, 0], form=[1, 1, 1, 0, 1]) == set()
+
+
+def test_a_stage_is_held_to_the_traps_of_what_it_rewards():
+    assert stage_findings({"form": 1.0}, right=[1, 1, 0, 0, 0], form=[1, 1, 1, 1, 1]) == {
+        "stage-first/three_answer_blocks"
+    }
+    assert stage_findings({"right": 0.5, "form": -1.0}, right=[1, 1, 0, 0, 0], form=[1, 1, 0, 0, 0]) == {
+        "stage-first/gold_plus_one",
+        "stage-first/three_answer_blocks",
+        "stage-first/large",
+    }
