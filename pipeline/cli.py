@@ -58,6 +58,7 @@ def run(
     from pipeline.config import load_config
     from pipeline.display import RunDisplay, print_outcome
     from pipeline.docker_runner import check_docker
+    from pipeline.installed import require_extra
     from pipeline.runners import run_local
     from pipeline.submission import check_inputs, new_attempt
 
@@ -70,6 +71,7 @@ def run(
         # The command that goes on with this attempt must name it, not begin another.
         arguments = [part for part in arguments if part != "--fresh"] + ["--set", attempt]
     loaded = load_config(config, overrides or [])
+    require_extra("compile" if runner == "docker" else "local", f"`grpo run --runner {runner}`")
     if runner == "docker":
         check_docker(loaded)
     check_inputs(loaded, home)
