@@ -203,6 +203,15 @@ def test_the_manifests_of_the_core_kinds_have_the_fields_the_client_knows():
         assert api.sanitize_for_serialization(api.deserialize(answer, kind)) == manifest
 
 
+def test_the_manifests_are_valid_by_the_strict_schemas_of_kubernetes():
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for manifest in render(served(), serving()):
+        validate(manifest, "1.30", strict=True)
+    predictor = render(served(), serving("kserve"))[0]["spec"]["predictor"]
+    pod = {key: predictor[key] for key in predictor if key not in ("minReplicas", "maxReplicas", "annotations")}
+    validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sums"}, "spec": pod}, "1.30", strict=True)
+
+
 def test_weights_no_cluster_reaches_are_refused():
     with pytest.raises(BadInputError, match="no cluster reaches"):
         render(served(uri="file:///store/merged/abc"), serving())
