@@ -5,6 +5,7 @@ is reported and the others still run; the exit code is then 1. Runs one thing at
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import traceback
@@ -35,6 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, help="runs of each side (default: five, three where a run is long)")
     parser.add_argument("--go-on", action="store_true", help="keep runs of the same commit that are already there")
     options = parser.parse_args(arguments)
+    # So that servers and scratch folders go when a measurement is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.list:
         for row in ROWS.values():
             print(f"{row.name:16} {'gpu ' if row.gpu else '    '}{row.work}")
