@@ -268,7 +268,8 @@ def run_container(client: Any, image: str, command: list[str], volumes: dict[str
 def stop_containers(folder: Path) -> None:
     """Ask the steps of a run to save and stop, and start no further one.
 
-    Their first process is a shell, which neither dies of SIGTERM nor passes it on: the signal goes to the others.
+    A container's first process may be a shell, which neither dies of SIGTERM nor passes it on, or the step itself, which
+    some shells become: the signal goes to all.
 
     Args:
         folder: the run folder.
@@ -278,7 +279,7 @@ def stop_containers(folder: Path) -> None:
     _stopping.append(folder.name)
     for container in _containers(folder):
         try:
-            container.exec_run(["sh", "-c", "kill -s TERM -1"], detach=True)
+            container.exec_run(["sh", "-c", "kill -s TERM -1; kill -s TERM 1"], detach=True)
         except docker.errors.APIError as error:
             if error.status_code not in GONE:
                 raise
