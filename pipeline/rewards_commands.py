@@ -241,7 +241,9 @@ class _NoTokenizer:
 
 def _load(config: Path, overrides: list[str] | None, only: list[str] | None) -> "RunConfig":
     from pipeline.config import load_config
+    from pipeline.installed import require_extra
 
+    require_extra("data", "`grpo rewards`")
     loaded = load_config(config, overrides or [])
     return loaded.model_copy(update={"rewards": loaded.rewards.only(only)}) if only else loaded
 
