@@ -279,7 +279,7 @@ def stop_containers(folder: Path) -> None:
     _stopping.append(folder.name)
     for container in _containers(folder):
         try:
-            container.exec_run(["sh", "-c", "kill -s TERM -1; kill -s TERM 1"], detach=True)
+            container.exec_run(["sh", "-c", "kill -s TERM -- -1; kill -s TERM -- 1"], detach=True)
         except docker.errors.APIError as error:
             if error.status_code not in GONE:
                 raise
