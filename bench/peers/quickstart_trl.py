@@ -1,6 +1,6 @@
 """The quickstart as one plain TRL script: train, merge, evaluate the base model and the merged one.
 
-The values are those of configs/quickstart.yaml (a test holds them together). The rewards are the library's functions,
+The values are read from configs/quickstart.yaml, so that they cannot differ. The rewards are the library's functions,
 called directly, so that both sides learn from the same numbers; nothing else of the pipeline is used.
 
 python bench/peers/quickstart_trl.py OUT [--steps N] [--train-only]
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from datasets import load_dataset
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
@@ -29,25 +30,23 @@ from components.rewards.config import RewardsConfig
 
 imported = time.perf_counter()
 
-SYSTEM_PROMPT = "Reply as <reasoning>...</reasoning><answer>...</answer>."
-REWARDS = {"correctness": 2.0, "strict_format": 1.0, "incremental_format": 0.5}
-SEED = 42
-VALIDATION_ROWS = 128
-EVALUATION_BATCH = 128
-NEW_TOKENS = 56
-TRAINING = {
-    "learning_rate": 5.0e-4,
-    "lr_scheduler_type": "linear",
-    "num_generations": 8,
-    "per_device_train_batch_size": 32,
-    "max_completion_length": 56,
-    "max_steps": 40,
-    "temperature": 1.0,
-    "optim": "adamw_torch",
-    "logging_steps": 1,
-    "save_steps": 20,
+HOME = Path(__file__).parent.parent.parent / "configs"
+CONFIG = yaml.safe_load((HOME / "quickstart.yaml").read_text(encoding="utf-8"))
+SYSTEM_PROMPT = CONFIG["contract"]["system_prompt"]
+SEED = CONFIG["run"]["seed"]
+NOT_TRL = {
+    "prompts_per_step",
+    "sample_every",
+    "threads",
+    "validation_rows",
+    "validate_every",
+    "keep",
+    "patience",
+    "guards",
 }
-LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.0, "target_modules": "all-linear"}
+TRAINING = {key: value for key, value in CONFIG["training"].items() if key not in NOT_TRL}
+LORA = CONFIG["lora"]
+EVALUATION = CONFIG["evaluation"]
 
 
 def evaluate(folder: Path, rows: Any, tokenizer: Any, contract: Any) -> float:
@@ -55,15 +54,18 @@ def evaluate(folder: Path, rows: Any, tokenizer: Any, contract: Any) -> float:
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     right = 0
     with torch.inference_mode():
-        for start in range(0, len(rows), EVALUATION_BATCH):
-            batch = rows[start : start + EVALUATION_BATCH]
+        for start in range(0, len(rows), EVALUATION["batch_size"]):
+            batch = rows[start : start + EVALUATION["batch_size"]]
             texts = [
                 tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
                 for prompt in batch["prompt"]
             ]
             inputs = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
             output = model.generate(
-                **inputs, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id
+                **inputs,
+                max_new_tokens=EVALUATION["max_new_tokens"],
+                do_sample=False,
+                pad_token_id=tokenizer.pad_token_id,
             )
             completions = tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
             for text, gold in zip(completions, batch["answer"], strict=True):
@@ -79,8 +81,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=TRAINING["max_steps"])
     parser.add_argument("--train-only", action="store_true")
     options = parser.parse_args()
-    home = Path(__file__).parent.parent.parent / "configs" / "quickstart"
-    torch.set_num_threads(1)
+    home = HOME / "quickstart"
+    torch.set_num_threads(CONFIG["training"]["threads"])
     set_seed(SEED)
     said: dict[str, Any] = {"imports_s": imported - started}
 
@@ -89,10 +91,10 @@ def main() -> None:
 
     cache = str(options.out / "cache")
     train = load_dataset("json", data_files=str(home / "data" / "train.jsonl"), split="train", cache_dir=cache)
-    train = train.map(chat).train_test_split(test_size=VALIDATION_ROWS, seed=SEED)["train"]
+    train = train.map(chat).train_test_split(test_size=CONFIG["data"]["validation_rows"], seed=SEED)["train"]
     tokenizer = AutoTokenizer.from_pretrained(home / "model", padding_side="left")
     contract = build_contract(ContractConfig(system_prompt=SYSTEM_PROMPT))
-    rewards = build_rewards(RewardsConfig.model_validate(REWARDS), contract)
+    rewards = build_rewards(RewardsConfig.model_validate(CONFIG["rewards"]), contract)
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(home / "model"),
         processing_class=tokenizer,
@@ -110,7 +112,13 @@ def main() -> None:
             report_to="none",
             disable_tqdm=True,
         ),
-        peft_config=LoraConfig(task_type="CAUSAL_LM", **LORA),
+        peft_config=LoraConfig(
+            task_type="CAUSAL_LM",
+            r=LORA["r"],
+            lora_alpha=LORA["alpha"],
+            lora_dropout=LORA["dropout"],
+            target_modules=LORA["target_modules"],
+        ),
     )
     begun = time.perf_counter()
     trainer.train()

@@ -12,7 +12,7 @@ from bench.measuring import import_seconds
 from bench.rows.cached import TINY, grpo_run
 from bench.session import Row, Session, Side, program, removed
 
-STEPS = 40
+STEPS = 30
 GATES = (
     "gates.min_format_compliance=null",
     "gates.min_accuracy_gain=null",
