@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 
 from bench.measuring import ProgramError
+from bench.profiling import NoProfilerError
 from bench.rendering import render
 from bench.results import RESULTS, ROOT, Result, gpu
 from bench.rows import ROWS, Row
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--render", action="store_true", help="only write README.md and the plots from the JSON")
     parser.add_argument("--tiny", action="store_true", help="next to no work: tries the machinery, keeps no results")
     parser.add_argument("--pairs", type=int, help="runs of each side (default: five, three where a run is long)")
+    parser.add_argument("--profile", action="store_true", help="one more run of our side under py-spy")
     parser.add_argument("--go-on", action="store_true", help="keep runs of the same commit that are already there")
     options = parser.parse_args(arguments)
     # So that servers and scratch folders go when a measurement is stopped.
@@ -81,10 +83,10 @@ def measure(row: Row, options: argparse.Namespace) -> bool:
     with tempfile.TemporaryDirectory(prefix=f"bench-{row.name}-") as scratch:
         folder = Path(scratch) / "results" if options.tiny else RESULTS
         result = Result(row.name, folder, size="tiny" if options.tiny else "full", keep=options.go_on)
-        session = Session(result, Path(scratch), tiny=options.tiny, pairs=options.pairs)
+        session = Session(result, Path(scratch), tiny=options.tiny, pairs=options.pairs, profiled=options.profile)
         try:
             row.run(session)
-        except ProgramError as error:
+        except (ProgramError, NoProfilerError) as error:
             print(f"bench: {row.name}: {error}", file=sys.stderr)
             return False
         except Exception:  # noqa: BLE001 - one row's fault must not cost the others; it is printed and counted

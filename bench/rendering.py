@@ -162,7 +162,13 @@ def profile_table(profile: list[dict[str, Any]] | None) -> list[str]:
     """Where our side's time goes, when it was profiled."""
     if not profile:
         return []
-    lines = ["", "Where our side's time goes (samples of py-spy, inclusive):", "", "| function | share |", "|---|---|"]
+    lines = [
+        "",
+        "Where our side's time goes (one more run under py-spy; running threads, inclusive):",
+        "",
+        "| function | share |",
+        "|---|---|",
+    ]
     return lines + [f"| `{line['function']}` | {line['share']:.0%} |" for line in profile]
 
 
@@ -237,7 +243,8 @@ measures this project against what a person would run instead, on the same work 
 whole processes and run in alternation: five pairs where a run takes less than 30 seconds, three above; points of the
 growth plots once. Wall and CPU seconds are of the process with its children, peak memory is that of its largest
 process. This page is written from the JSON in [results/](results); no number is typed. `--list` lists the rows,
-`--render` writes the page again, `--tiny` tries the machinery, `--go-on` takes up a measurement that was stopped.
+`--render` writes the page again, `--profile` adds a profile of our side, `--tiny` tries the machinery, `--go-on` takes
+up a measurement that was stopped.
 The load a machine had before each run stands in the JSON: where it is above the number of cores, others were at work,
 and the ratios hold better than the seconds.
 """

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measuring import Usage, run_program
+from bench.profiling import profile
 from bench.results import ROOT, Result
 
 LONG_RUN_S = 30.0
@@ -95,13 +96,17 @@ class Session:
         scratch: a folder that is removed afterwards.
         tiny: measure next to nothing, to try the machinery.
         pairs: runs of each side; None takes the rule.
+        profiled: run our side of the first comparison once more under the profiler.
     """
 
-    def __init__(self, result: Result, scratch: Path, *, tiny: bool = False, pairs: int | None = None) -> None:
+    def __init__(
+        self, result: Result, scratch: Path, *, tiny: bool = False, pairs: int | None = None, profiled: bool = False
+    ) -> None:
         self.result = result
         self.scratch = scratch
         self.tiny = tiny
         self._pairs = 1 if tiny else pairs
+        self._profiled = profiled
 
     def size(self, full: Any, tiny: Any) -> Any:
         """The real size, or the one to try the machinery with."""
@@ -141,6 +146,9 @@ class Session:
                 taken = runs[name][-1]
                 print(f"  {label}: {name} {taken['wall_s']} s, {taken['rss_mib']} MiB", flush=True)
                 self.result.save()
+        if self._profiled and not growth:
+            self._profiled = False
+            self._profile(sides["ours"])
         self.result.save()
         return case
 
@@ -151,6 +159,16 @@ class Session:
             return self._pairs or pairs or 1
         longest = max((run["wall_s"] for side in runs.values() for run in side), default=0.0)
         return 3 if longest >= LONG_RUN_S else 5
+
+    def _profile(self, side: Side) -> None:
+        if side.before is not None:
+            side.before()
+        self.result.data["profile"] = profile(
+            side.command,
+            environment=base_environment() | dict(side.environment or {}),
+            folder=side.folder or ROOT,
+            scratch=self.scratch,
+        )
 
     def _once(self, side: Side) -> Usage:
         if side.before is not None:

@@ -1,4 +1,4 @@
-"""Compiles the pipeline for N points of a sweep: the config read with each point's values, arguments, one YAML each.
+"""Compiles the pipeline for one run, or for a sweep of N points, as `grpo compile` and `grpo sweep` do.
 
 python bench/ours/compile_points.py CONFIG N FOLDER
 """
@@ -16,17 +16,29 @@ from pipeline.arguments import pipeline_arguments
 from pipeline.config import load_config
 from pipeline.fingerprint import files_fingerprint
 from pipeline.graph import build_pipeline, compile_pipeline
+from pipeline.sweep import make_sweep, own_rewards, sweep_arguments
+from pipeline.sweep_graph import build_sweep
 
 imported = time.perf_counter()
 
-config, points, folder = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-for point in range(points):
-    loaded = load_config(config, [f"training.learning_rate={1e-5 * (point + 1)}", f"run.seed={point}"])
-    arguments = pipeline_arguments(
-        loaded,
-        model_inputs=files_fingerprint(loaded.model.local_files()),
-        data_inputs=files_fingerprint(loaded.data.local_files()),
-    )
-    compile_pipeline(build_pipeline(loaded.resources), arguments, folder / f"{point}.yaml")
+MOST = 32
+"""Points of one sweep; `grpo sweep` refuses more than fit into one pipeline parameter, and says to split the grid."""
+
+path, count, folder = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+config = load_config(path)
+inputs = {
+    "model_inputs": files_fingerprint(config.model.local_files()),
+    "data_inputs": files_fingerprint(config.data.local_files()),
+}
+if count == 1:
+    compile_pipeline(build_pipeline(config.resources), pipeline_arguments(config, **inputs), folder / "run.yaml")
+else:
+    rates = [f"{(number + 1) * 1e-5:.1e}" for number in range(count // 2)]
+    for start in range(0, len(rates), MOST // 2):
+        grid = [f"training.learning_rate={','.join(rates[start : start + MOST // 2])}", "run.seed=1,2"]
+        sweep = make_sweep(path, [], grid, parallel=2)
+        arguments = sweep_arguments(config, sweep.points, **inputs)
+        pipeline = build_sweep(config.resources, parallel=2, own_rewards=own_rewards(sweep.points))
+        compile_pipeline(pipeline, arguments, folder / f"sweep-{start}.yaml")
 seconds = time.perf_counter() - imported
-print(json.dumps({"imports_s": imported - started, "compile_s": seconds}))
+print(json.dumps({"imports_s": round(imported - started, 3), "compile_s": round(seconds, 3)}))

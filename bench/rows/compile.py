@@ -1,4 +1,4 @@
-"""Row `compile`: the pipeline compiled for one run, and for each point of a sweep of 64."""
+"""Row `compile`: the pipeline compiled for one run, and for a sweep of 64 points."""
 
 from bench.results import ROOT
 from bench.session import Plot, Row, Session, Side, program
@@ -31,7 +31,7 @@ def run(session: Session) -> None:
 
 ROW = Row(
     name="compile",
-    work="the pipeline compiled for a cluster: one run, and the 64 points of a sweep",
+    work="the pipeline compiled for a cluster: one run, and a sweep of 64 points",
     peer="-",
     ask="<= 2 s beyond imports",
     run=run,
