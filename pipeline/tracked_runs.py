@@ -183,13 +183,16 @@ class RunReader:
         """
         from botocore.exceptions import BotoCoreError, ClientError
         from mlflow.exceptions import MlflowException
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         folder, _, name = path.rpartition("/")
         try:
-            if not any(item.path == path for item in self._client.list_artifacts(run.run_id, folder or None)):
+            # Not through the client: for each file it would read the whole run again to learn where its files are.
+            files = get_artifact_repository(run.artifact_uri, tracking_uri=self.tracking.uri)
+            if not any(item.path == path for item in files.list_artifacts(folder or None)):
                 return None
             with tempfile.TemporaryDirectory() as place:
-                local = self._client.download_artifacts(run.run_id, path, place)
+                local = files.download_artifacts(path, place)
                 return Path(local).read_text(encoding="utf-8", errors="replace")
         except (MlflowException, OSError, BotoCoreError, ClientError) as error:
             raise PipelineError(
