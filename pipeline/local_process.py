@@ -37,6 +37,8 @@ def main(folder: Path) -> int:
     containers = submission["runner"] == "docker"
     _follow_parent(folder if containers else None)
     config = RunConfig.model_validate_json(submission["config"])
+    # A reference names a place in S3 and not the endpoint, which the config may know alone.
+    os.environ.update(config.store.environment())
     cache = Path(submission["cache"])
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     _leave_out_client()
