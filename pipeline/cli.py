@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from components.errors import ExitCode, PipelineError
-from pipeline import commands_serving, commands_training
+from pipeline import commands_cluster, commands_serving, commands_training
 from pipeline.commands_compare import mount as mount_compare
 from pipeline.rewards_commands import rewards_app
 from pipeline.store_commands import store_app
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.add_typer(rewards_app)
 mount_compare(app)
 commands_serving.mount(app)
+commands_cluster.mount(app)
 commands_training.mount(app)
 app.add_typer(store_app)
 
@@ -98,28 +99,6 @@ def validate(config: ConfigPath, overrides: Overrides = None, home: Home = STATE
     loaded = load_config(config, overrides or [])
     check_inputs(loaded, home)
     typer.echo(f"{config}: valid")
-
-
-@app.command("compile")
-def compile_config(
-    config: ConfigPath,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline file to write.")],
-    overrides: Overrides = None,
-) -> None:
-    """Write the pipeline for a Kubeflow cluster, the config as its parameters."""
-    from pipeline.arguments import pipeline_arguments
-    from pipeline.config import load_config
-    from pipeline.fingerprint import files_fingerprint
-    from pipeline.graph import build_pipeline, compile_pipeline
-
-    loaded = load_config(config, overrides or [])
-    arguments = pipeline_arguments(
-        loaded,
-        model_inputs=files_fingerprint(loaded.model.local_files()),
-        data_inputs=files_fingerprint(loaded.data.local_files()),
-    )
-    compile_pipeline(build_pipeline(loaded.resources), arguments, output)
-    typer.echo(f"wrote {output}")
 
 
 @app.command()

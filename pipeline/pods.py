@@ -48,6 +48,8 @@ def ask_kubernetes(task: Any, resources: ResourcesConfig, step: str) -> None:
             backoff_factor=2.0,
             backoff_max_duration=MAX_BACKOFF,
         )
+    for name, value in sorted(resources.environment.items()):
+        task.set_env_variable(name, value)
     if resources.image_pull_secrets:
         kubernetes.set_image_pull_secrets(task, list(resources.image_pull_secrets))
     for key, value in wants.node_selector.items():

@@ -19,6 +19,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_len
 LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+CREDENTIAL = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -180,6 +181,10 @@ class ResourcesConfig(Section):
     """Secrets whose values steps get as environment variables: the store's and MLflow's credentials, HF_TOKEN. None is
     needed where the service account gives access."""
 
+    environment: dict[str, str] = {}
+    """Environment variables of all steps, such as {HF_ENDPOINT: https://hub.example.com}; credentials belong into
+    `secrets`."""
+
     ca_config_map: Name | None = None
     """ConfigMap with a `ca.crt` that S3 and MLflow are checked with; `store.ca_bundle` is a file of your machine, and
     no pod has it."""
@@ -193,6 +198,10 @@ class ResourcesConfig(Section):
 
     priority_class: Name | None = None
     """Kueue WorkloadPriorityClass of all steps."""
+
+    autoscaled: bool = False
+    """Whether GPU nodes come when they are asked for: a node that is missing when the run starts is then told and fails
+    nothing."""
 
     run_as_user: Annotated[int, Field(ge=1)] = 10001
     """User and group of the containers; never root."""
@@ -226,6 +235,19 @@ class ResourcesConfig(Section):
 
     choose_winner: StepResources = StepResources()
     """Pod of choose_winner (sweeps only)."""
+
+    @field_validator("environment")
+    @classmethod
+    def _no_credentials(cls, variables: dict[str, str]) -> dict[str, str]:
+        for name in variables:
+            if not VARIABLE.fullmatch(name):
+                raise ValueError(f"environment: {name!r} is no name of a variable; use letters, digits and _")
+            if CREDENTIAL.search(name):
+                raise ValueError(
+                    f"environment: {name} looks like a credential, and everybody could read it in the compiled "
+                    "pipeline; put it into a Secret and name that in resources.secrets"
+                )
+        return variables
 
     @model_validator(mode="after")
     def _check_across(self) -> Self:
