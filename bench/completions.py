@@ -1,11 +1,14 @@
 """Completions to judge, the same for both sides of the row `reward`. Called by its two programs.
 
-Text in the default format, two sentences of reasoning with numbers in them, an answer that is right in two of three.
+Text in the default format: GSM8K's own worked solutions as reasoning, and an answer that is right in two of three.
 Seeded: the first n of a longer list are the shorter list. Imports nothing but the standard library.
 """
 
+import json
 import random
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 THINGS = ("apples", "tickets", "miles", "boxes", "dollars", "minutes")
 
@@ -35,6 +38,7 @@ def make(count: int, latex: float = 0.0) -> list[Judged]:
         latex: share of answers that are LaTeX expressions.
     """
     draw = random.Random(7)
+    reasonings = solutions()
     rows = []
     for _ in range(count):
         right = draw.random() < 2 / 3
@@ -55,12 +59,16 @@ def make(count: int, latex: float = 0.0) -> list[Judged]:
                 ("unit", f"{said} {THINGS[number]}"),
                 ("boxed", f"\\boxed{{{said}}}"),
             )[number]
-        reasoning = (
-            f"They start with {first} {THINGS[number]} and then {second} more come in every week. "
-            f"Adding the {second} again and again to {first} gives what was asked for."
-        )
+        reasoning = draw.choice(reasonings)
         rows.append(Judged(form, f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>", gold, right))
     return rows
+
+
+def solutions() -> list[str]:
+    """GSM8K's worked solutions, without calculator notes and final answer."""
+    lines = (Path(__file__).parent / "data" / "gsm8k-256.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = (json.loads(line)["answer"].rpartition("####")[0].strip() for line in lines)
+    return [re.sub(r"<<[^<>]*>>", "", text) for text in texts]
 
 
 def latex_answer(draw: random.Random) -> tuple[str, str, str]:

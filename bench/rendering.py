@@ -24,6 +24,7 @@ COLUMNS = {
     "generate_s": "generation, s",
     "tokens_per_s": "tokens/s",
     "completions_per_s": "completions/s",
+    "completions_per_cpu_s": "completions/CPU s",
     "compile_s": "compile, s",
     "load": "load before",
 }

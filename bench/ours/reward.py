@@ -31,15 +31,20 @@ completions = [[{"role": "assistant", "content": row.text}] for row in rows]
 contract = build_contract(ContractConfig.model_validate({"answer": "auto" if options.latex else "number"}))
 reward = library_reward("correctness", contract).function
 
-begun = time.perf_counter()
+begun, cpu = time.perf_counter(), time.process_time()
 verdicts = reward(None, completions, answer=[row.gold for row in rows])
-seconds = time.perf_counter() - begun
+seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
 
 if options.out:
     truth = [row.right for row in rows]
     options.out.write_text(json.dumps({"verdicts": verdicts, "forms": [row.form for row in rows], "truth": truth}))
 print(
     json.dumps(
-        {"imports_s": imported - started, "score_s": seconds, "completions_per_s": round(options.count / seconds, 1)}
+        {
+            "imports_s": round(imported - started, 3),
+            "score_s": round(seconds, 4),
+            "completions_per_s": round(options.count / seconds, 1),
+            "completions_per_cpu_s": round(options.count / cpu, 1),
+        }
     )
 )

@@ -30,14 +30,19 @@ rows = make(options.count, options.latex)
 completions = [[{"role": "assistant", "content": row.text}] for row in rows]
 solution = [f"${row.gold}$" if row.form == "latex" else row.gold for row in rows]
 
-begun = time.perf_counter()
+begun, cpu = time.perf_counter(), time.process_time()
 verdicts = accuracy_reward(completions, solution=solution)
-seconds = time.perf_counter() - begun
+seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
 
 if options.out:
     options.out.write_text(json.dumps({"verdicts": verdicts}))
 print(
     json.dumps(
-        {"imports_s": imported - started, "score_s": seconds, "completions_per_s": round(options.count / seconds, 1)}
+        {
+            "imports_s": round(imported - started, 3),
+            "score_s": round(seconds, 4),
+            "completions_per_s": round(options.count / seconds, 1),
+            "completions_per_cpu_s": round(options.count / cpu, 1),
+        }
     )
 )

@@ -55,6 +55,8 @@ def run(session: Session) -> None:
     rate = result.found("number forms")
     if rate is not None:
         result.ask("completions a second, ours over the peer", rate["ratio"]["peer"]["completions_per_s"], ">=", 50)
+        by_cpu = rate["ratio"]["peer"]["completions_per_cpu_s"]
+        result.ask("completions a second of CPU time, ours over the peer", by_cpu, ">=", 50)
     disagreements = sum(
         line["differ"]
         for case in result.data["cases"]
