@@ -6,7 +6,8 @@ PriorityClass, so `priority_class` is Kueue's and needs a `queue`.
 """
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -235,6 +236,18 @@ class ResourcesConfig(Section):
 
     choose_winner: StepResources = StepResources()
     """Pod of choose_winner (sweeps only)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_the_steps_own_defaults(cls, values: Any) -> Any:
+        """What is not said of a step stays that step's default: `train_grpo: {gpus: 4}` keeps its memory."""
+        if not isinstance(values, Mapping):
+            return values
+        merged = dict(values)
+        for name, field in cls.model_fields.items():
+            if isinstance(field.default, StepResources) and isinstance(merged.get(name), Mapping):
+                merged[name] = {**field.default.model_dump(exclude_defaults=True), **merged[name]}
+        return merged
 
     @field_validator("environment")
     @classmethod
