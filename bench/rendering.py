@@ -79,7 +79,7 @@ def page(found: dict[str, dict[str, Any]], drawn: dict[str, list[str]]) -> str:
 def summary(data: dict[str, Any] | None, row: Row) -> str:
     """The last two cells of a row in the first table: figures, and whether the ask was met."""
     if data is None:
-        return "not measured: needs a GPU | |" if row.gpu else "not measured | |"
+        return "not measured: needs a GPU | " if row.gpu else "not measured | "
     asks = [ask for ask in data["asks"] if ask["value"] is not None]
     figures = "; ".join(f"{ask['what']}: {number(ask['value'])}" for ask in asks) or "stopped before its end"
     if not data["complete"] or not asks:
