@@ -91,8 +91,8 @@ def promote(
     request = Request(
         version, serving_config, _user(by), reason, force.strip(), margin, max_flips, dry_run, action="promoted"
     )
-    outcome = carry_out(desk, request, lambda plan: _show_plan(plan, name, version.version, force))
-    _show_outcome(outcome, f"{version}", name, dry_run)
+    outcome = carry_out(desk, request, lambda plan: _show_plan(plan, force))
+    _show_outcome(outcome, dry_run)
 
 
 def rollback(
@@ -127,9 +127,9 @@ def rollback(
         reason=reason,
         max_flips=max_flips,
         dry_run=dry_run,
-        on_plan=lambda plan: _show_plan(plan, name, None, ""),
+        on_plan=lambda plan: _show_plan(plan, ""),
     )
-    _show_outcome(outcome, "the champion before", name, dry_run)
+    _show_outcome(outcome, dry_run)
 
 
 def history(
@@ -411,20 +411,21 @@ def _show_step(name: str, text: str) -> None:
     typer.echo(f"{name:<9} {text}")
 
 
-def _show_plan(plan: "Plan", name: str, version: str | None, force: str) -> None:
+def _show_plan(plan: "Plan", force: str) -> None:
     for finding in plan.findings:
         typer.echo(f"{'gate':<9} {finding}")
     before = plan.champion.version if plan.champion else "none"
     if plan.nothing_to_do:
         return
-    typer.echo(f"{'plan':<9} champion of {name}: {before} -> {version or 'the one before'}")
+    typer.echo(f"{'plan':<9} champion of {plan.version.name}: {before} -> {plan.version.version}")
     for line in plan.changes.splitlines():
         typer.echo(f"{'':<9} {line}")
     if plan.failed and force:
         typer.echo(f"{'forced':<9} {force}")
 
 
-def _show_outcome(outcome: "Promoted", what: str, name: str, dry_run: bool) -> None:
+def _show_outcome(outcome: "Promoted", dry_run: bool) -> None:
+    what, name = outcome.plan.version, outcome.plan.version.name
     if outcome.changed:
         if outcome.evidence and outcome.url:
             typer.echo(f"{'probed':<9} {outcome.evidence[-1]}")
@@ -438,20 +439,17 @@ def _show_outcome(outcome: "Promoted", what: str, name: str, dry_run: bool) -> N
 
 
 def _print_history(entries: list[Any], name: str, champion: str | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
     if not entries:
-        console.print(f"{name} was never promoted")
+        typer.echo(f"{name} was never promoted")
         return
-    table = Table(title=f"{name}: champion is {champion or 'none'}", title_justify="left")
-    for column in ("when", "what", "version", "before", "by", "where", "why"):
-        table.add_column(column, overflow="fold")
+    typer.echo(f"{name}: champion is {champion or 'none'}")
     for entry in entries:
-        why = "; ".join(filter(None, (entry.reason, entry.forced and f"FORCED: {entry.forced}", entry.error)))
-        table.add_row(entry.at, entry.action, entry.version, entry.previous or "-", entry.by, entry.target, why)
-    console.print(table)
+        when = f"{entry.at[:16].replace('T', ' ')} UTC"
+        change = f"{entry.previous or 'none'} -> {entry.version}"
+        typer.echo(f"{when}  {entry.action:<11}  {change:<10}  by {entry.by}, {entry.target}")
+        for label, text in (("reason", entry.reason), ("forced", entry.forced), ("undone", entry.error)):
+            if text:
+                typer.echo(f"{'':<22}{label}: {text}")
 
 
 def _print_metrics(metrics: dict[str, Any], title: str) -> None:

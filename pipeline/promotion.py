@@ -112,12 +112,14 @@ class Plan:
     """What a promotion would do.
 
     Attributes:
+        version: the version to be served.
         champion: the version served now, or None.
         findings: the gates.
         changes: what changes on the target.
         nothing_to_do: the version is champion and served already.
     """
 
+    version: RegisteredVersion
     champion: RegisteredVersion | None
     findings: list[Finding]
     changes: str
@@ -166,7 +168,7 @@ def open_desk(
         name: the registered model; it has a version.
         home: the state folder.
         on_step: told of each step.
-        store: as a person says; None takes the one used before, else that of the newest version's run.
+        store: as a person says; None takes the one used before, else the one the newest version lies in.
         wait_s: seconds to wait for another promotion to end.
 
     Raises:
@@ -185,7 +187,7 @@ def open_desk(
             )
         store = store or used
     if store is None:
-        store = StoreConfig.model_validate(run_config(client, read_version(client, name, newest))["store"])
+        store = _store_of(client, read_version(client, name, newest))
     return Desk(client, name, store, home, on_step, wait_s)
 
 
@@ -305,7 +307,7 @@ def weigh(desk: Desk, request: Request) -> Plan:
     )
     target = open_target(request.serving, desk.home)
     served = _served(desk, version)
-    return Plan(served_now, findings, target.changes(served), same and target.serves(served))
+    return Plan(version, served_now, findings, target.changes(served), same and target.serves(served))
 
 
 def settle(desk: Desk) -> str | None:
@@ -336,6 +338,14 @@ def open_store_of(desk: Desk, version: RegisteredVersion) -> Any:
     if root.startswith("file://"):
         options.pop("endpoint_url")
     return open_store(StoreConfig(uri=root, **options))
+
+
+def _store_of(client: "MlflowClient", version: RegisteredVersion) -> StoreConfig:
+    """The store a version's weights lie in (as `merged/<hash>`), with the S3 options of its run."""
+    root = version.weights.uri.rpartition("/")[0].rpartition("/")[0]
+    if root.startswith("file://"):
+        return StoreConfig(uri=root)
+    return StoreConfig.model_validate(run_config(client, version)["store"] | {"uri": root})
 
 
 def _settle_first(desk: Desk, dry_run: bool) -> None:

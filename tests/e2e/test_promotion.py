@@ -144,6 +144,10 @@ def test_what_is_promoted_is_served_and_everything_can_be_taken_back(grpo, quick
         ("rolled back", "1"),
     ]
 
+    again = grpo("evaluate", "quickstart/1", "--like", "quickstart/2")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "accuracy_strict" in again.stdout
+
     # Killed while the new server starts: the next command puts everything back.
     process = grpo.start("promote", "quickstart/2", "--force", "again", "--port", port)
     for line in process.stdout:
