@@ -53,7 +53,10 @@ def query(folder, sql):
 
 
 def tag(folder, version, key):
-    return query(folder, f"select value from model_version_tags where version = {version} and key = '{key}'")[0][0]
+    return query(
+        folder,
+        f"select value from model_version_tags where name = 'quickstart' and version = {version} and key = '{key}'",
+    )[0][0]
 
 
 def champion(folder):

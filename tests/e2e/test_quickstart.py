@@ -36,7 +36,9 @@ def test_the_quickstart_ends_with_a_registered_better_model_that_answers_in_the_
     assert found["verdict"] == "pass"
     strict = found["metrics"]["accuracy_strict"]
     assert strict["candidate"]["low"] > strict["base"]["high"]
-    assert query(grpo.folder, "select name, version from model_versions") == [("quickstart", 1)]
+    assert query(grpo.folder, "select name, version from model_versions where name = 'quickstart'") == [
+        ("quickstart", 1)
+    ]
     keys = {key for (key,) in query(grpo.folder, "select distinct key from metrics")}
     assert {
         "reward",
@@ -51,7 +53,7 @@ def test_the_quickstart_ends_with_a_registered_better_model_that_answers_in_the_
     assert again.returncode == 0
     assert "reused: import model, prepare dataset, smoke test rewards, merge" in again.stdout
     assert started(grpo.folder) == {"train_grpo", "register_model"}
-    assert query(grpo.folder, "select count(*) from model_versions") == [(1,)]
+    assert query(grpo.folder, "select count(*) from model_versions where name = 'quickstart'") == [(1,)]
 
     other = grpo("run", quickstart, "--set", "evaluation.limit=200")
     assert other.returncode == 0
