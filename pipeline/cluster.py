@@ -355,8 +355,8 @@ class Cluster:
             credentials=ServiceAccountTokenVolumeCredentials() if connection.service_account else None,
             ssl_ca_cert=str(connection.ca_cert) if connection.ca_cert else None,
             verify_ssl=connection.verify,
-            # Any but the default keeps the client from asking again, and from writing a file in the home folder.
-            namespace=connection.namespace or "default",
+            # The client takes its default for "none": an installation for one user refuses requests that name one.
+            namespace=connection.namespace or "kubeflow",
         )
 
     def _upload(self, package: Path, name: str, version_name: str) -> tuple[str, str]:

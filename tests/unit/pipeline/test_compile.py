@@ -201,8 +201,7 @@ def seaweed_free_store(monkeypatch, tmp_path):
         ("store: {uri: 's3://artifacts/grpo'}\n", "the URL of an MLflow server"),
         ("store: {uri: 's3://artifacts/grpo'}\ntracking: {uri: 'http://127.0.0.1:5000'}\n", "the Service's URL"),
         (
-            "store: {uri: 's3://artifacts/grpo', endpoint_url: 'http://localhost:8333'}\n"
-            "tracking: {uri: 'http://mlflow:5000'}\n",
+            STORE.replace("grpo'}", "grpo', endpoint_url: 'http://localhost:8333'}"),
             "--store-endpoint",
         ),
         (STORE + "resources: {images: {train: registry.example.org/train:latest}}\n", "write a digest"),
