@@ -31,7 +31,7 @@ def config_for_cluster(config: RunConfig, *, store_endpoint: str | None = None) 
         BadInputError: naming the field and the mend.
         PipelineError: when inputs have to be stored and the store fails.
     """
-    _refuse_what_pods_cannot_reach(config)
+    refuse_what_pods_cannot_reach(config)
     _check_batches(config)
     if has_local_inputs(config):
         from pipeline.inputs import store_inputs
@@ -96,7 +96,15 @@ def refuse_local_paths(config: RunConfig) -> None:
             )
 
 
-def _refuse_what_pods_cannot_reach(config: RunConfig) -> None:
+def refuse_what_pods_cannot_reach(config: RunConfig) -> None:
+    """Refuse a store or an MLflow that only this machine has.
+
+    Args:
+        config: the run config.
+
+    Raises:
+        BadInputError: naming the field and the mend.
+    """
     if not config.store.uri.startswith("s3://"):
         raise BadInputError(
             f"store.uri: {config.store.uri} is a folder of this machine, and no pod has it; write store.uri: "

@@ -32,6 +32,7 @@ from components.prepare_dataset.config import FileSource, GeneratedSource, HubSo
 from components.storage.store import open_store
 from components.train_grpo.trl_fields import load_fields
 from pipeline.arguments import pipeline_arguments
+from pipeline.cluster_config import has_local_inputs, refuse_what_pods_cannot_reach
 from pipeline.config import RunConfig, build_config
 from pipeline.resources import ResourcesConfig, StepResources
 
@@ -128,6 +129,12 @@ def read_config(values: Mapping[str, Any], compiled: ResourcesConfig) -> RunConf
         raise BadInputError(
             f"resources.{changed[0]}: images and resources are fixed when the pipeline is compiled; leave the section "
             "as it was (or out), or compile and submit anew"
+        )
+    refuse_what_pods_cannot_reach(config)
+    if has_local_inputs(config):
+        raise BadInputError(
+            "config: names files of a machine, and no pod has them; `grpo submit` puts them into the store, or name "
+            "s3:// URIs and hub ids"
         )
     return config
 
