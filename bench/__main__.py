@@ -92,6 +92,9 @@ def measure(row: Row, options: argparse.Namespace) -> bool:
         except Exception:  # noqa: BLE001 - one row's fault must not cost the others; it is printed and counted
             traceback.print_exc()
             return False
+        finally:
+            row.asks(result)
+            result.save()
         result.data["complete"] = True
         result.save()
         for ask in result.data["asks"]:

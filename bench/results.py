@@ -91,12 +91,32 @@ class Result:
         shown = None if value is None else float(f"{value:.4g}")
         self.data["asks"].append({"what": what, "value": shown, "sense": sense, "limit": limit, "met": met})
 
-    def found(self, label: str, *, growth: bool = False) -> dict[str, Any] | None:
-        """A case by its label, None when it was not run."""
+    def found(self, label: str, side: str, figure: str) -> float | None:
+        """The median of a figure; None when it was not measured.
+
+        Args:
+            label: of the case.
+            side: of it.
+            figure: its name.
+        """
         for entry in self.data["cases"]:
-            if entry["label"] == label and entry["growth"] == growth:
-                return dict_of(entry)
+            if entry["label"] == label and figure in entry["medians"].get(side, {}):
+                return float(entry["medians"][side][figure])
         return None
+
+    def times(self, label: str, peer: str, figure: str, *, inverse: bool = False) -> float | None:
+        """Ours over a peer's; None when one of them was not measured.
+
+        Args:
+            label: of the case.
+            peer: the other side.
+            figure: its name.
+            inverse: the peer's over ours.
+        """
+        ours, theirs = self.found(label, "ours", figure), self.found(label, peer, figure)
+        if not ours or not theirs:
+            return None
+        return theirs / ours if inverse else ours / theirs
 
 
 def dict_of(entry: Any) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Row:
         peer: what a person would run instead.
         ask: what is asked, in words; the figures are in the row's `asks`.
         run: measures.
+        asks: sets what was found beside what was asked; called however far the measurement came.
         limits: what holds the figure where it is, and what would lift it; shown with the figures.
         plots: growth plots.
         gpu: whether it needs a GPU.
@@ -45,6 +46,7 @@ class Row:
     peer: str
     ask: str
     run: "Callable[[Session], None]"
+    asks: Callable[[Result], None]
     limits: str = ""
     plots: "tuple[Plot, ...]" = ()
     gpu: bool = False
@@ -76,14 +78,14 @@ class Side:
     Attributes:
         command: the program and its arguments.
         before: called before each run, not measured (to remove what the last one left).
-        after: called after each run; what it returns is added to the figures.
+        after: called after each run with its figures; what it returns is added to them.
         folder: working directory.
         environment: further variables.
     """
 
     command: Sequence[str]
     before: Callable[[], object] | None = None
-    after: Callable[[], Mapping[str, Any]] | None = None
+    after: Callable[[Usage], Mapping[str, Any]] | None = None
     folder: Path | None = None
     environment: Mapping[str, str] | None = None
 
@@ -179,7 +181,7 @@ class Session:
         )
         figures["load"] = round(load, 2)
         if side.after is not None:
-            figures |= side.after()
+            figures |= side.after(figures)
         return figures
 
     def shown(self, side: Side) -> str:

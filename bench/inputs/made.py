@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.measuring import run_program
@@ -51,23 +52,23 @@ def question_rows(count: int) -> Path:
     return path
 
 
-def random_llama(layers: int, hidden: int, rank: int, shards: int) -> Path:
-    """A Llama of random bfloat16 weights in several files, and a random adapter on all its linear layers.
+def random_llama(layers: int, hidden: int, ranks: Sequence[int], shards: int) -> Path:
+    """A Llama of random bfloat16 weights in several files, and random adapters on all its linear layers.
 
     Args:
         layers: of the model; 24 with hidden 2048 are 1.2 billion parameters.
         hidden: its width, a multiple of 256.
-        rank: of the adapter.
+        ranks: of the adapters.
         shards: weight files, at least.
 
     Returns:
-        A folder with `base` and `adapter`.
+        A folder with `base`, and `r16` for rank 16.
     """
-    folder = STATE / f"llama-{layers}x{hidden}-r{rank}"
-    if not (folder / "adapter" / "adapter_config.json").exists():
+    folder = STATE / f"llama-{layers}x{hidden}"
+    if not (folder / f"r{ranks[-1]}" / "adapter_config.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
         run_program(
-            program("inputs/random_llama.py", folder, layers, hidden, rank, shard_bytes(layers, hidden, shards)),
+            program("inputs/random_llama.py", folder, layers, hidden, shard_bytes(layers, hidden, shards), *ranks),
             environment=base_environment(),
         )
     return folder

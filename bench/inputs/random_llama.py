@@ -1,4 +1,4 @@
-"""Makes a Llama of random bfloat16 weights and an adapter. python ... FOLDER LAYERS HIDDEN RANK SHARD_BYTES"""
+"""Makes a Llama of random bfloat16 weights and adapters. python ... FOLDER LAYERS HIDDEN SHARD_BYTES RANK..."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 folder = Path(sys.argv[1])
-layers, hidden, rank, shard = map(int, sys.argv[2:])
+layers, hidden, shard, *ranks = map(int, sys.argv[2:])
 torch.manual_seed(0)
 torch.set_default_dtype(torch.bfloat16)
 model = LlamaForCausalLM(
@@ -24,6 +24,8 @@ model = LlamaForCausalLM(
 )
 model.save_pretrained(folder / "base", max_shard_size=shard)
 torch.set_default_dtype(torch.float32)
-get_peft_model(
-    model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", init_lora_weights=False)
-).save_pretrained(str(folder / "adapter"))
+for rank in ranks:
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", init_lora_weights=False)
+    adapted = get_peft_model(model, config)
+    adapted.save_pretrained(str(folder / f"r{rank}"))
+    model = adapted.unload()

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from bench.measuring import run_program
-from bench.results import ROOT
+from bench.results import ROOT, Result
 from bench.session import STATE, Row, Session, Side, base_environment
 
 CONFIG = ROOT / "configs" / "quickstart.yaml"
@@ -39,8 +39,12 @@ def run(session: Session) -> None:
     folder.mkdir(parents=True)
     first = run_program(command, environment=base_environment(), folder=folder)
     session.result.data["facts"]["first run"] = first
-    case = session.compare("second run", {"ours": Side(command, folder=folder)})
-    session.result.ask("seconds of the second run", case["medians"]["ours"]["wall_s"], "<=", 10)
+    session.compare("second run", {"ours": Side(command, folder=folder)})
+
+
+def asks(result: Result) -> None:
+    """What was asked."""
+    result.ask("seconds of the second run", result.found("second run", "ours", "wall_s"), "<=", 10)
 
 
 ROW = Row(
@@ -49,4 +53,5 @@ ROW = Row(
     peer="-",
     ask="<= 10 s",
     run=run,
+    asks=asks,
 )

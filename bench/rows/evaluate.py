@@ -9,33 +9,34 @@ from pathlib import Path
 
 from bench.inputs.made import smollm2
 from bench.measuring import run_program
+from bench.results import Result
 from bench.session import Plot, Row, Session, Side, base_environment, program
 
 BATCH = 16
+MAIN = "64 prompts"
+GROWN = "256 prompts"
+CHECK = "16 prompts in float32"
 
 
 def run(session: Session) -> None:
     """Measure."""
     model = smollm2()
     tokens = session.size(64, 4)
-    counts = session.size((16, 64, 256), (2, 4))
-    middle = counts[1]
-    _compare(session, f"{middle} prompts, bfloat16", model, middle, BATCH, tokens, "bfloat16")
-    _compare(
-        session, f"{middle} prompts, bfloat16, ours chooses its batch", model, middle, "auto", tokens, "bfloat16", 1
-    )
-    _compare(session, f"{counts[0]} prompts, float32", model, counts[0], BATCH, tokens, "float32", 1)
-    for count in counts:
-        if count != middle:
-            _compare(session, f"{count} prompts", model, count, BATCH, tokens, "bfloat16", growth=True)
-    for label, growth in ((f"{middle} prompts, bfloat16", False), (f"{counts[-1]} prompts", True)):
-        case = session.result.found(label, growth=growth)
-        if case is not None and "generate" in case["ratio"]:
-            rate = case["ratio"]["generate"]["tokens_per_s"]
-            session.result.ask(f"{label}: tokens a second over generate in file order", rate, ">=", 1.6)
-    case = session.result.found(f"{counts[0]} prompts, float32")
-    if case is not None and "texts that differ" in case["facts"]:
-        session.result.ask("float32: texts that differ", case["facts"]["texts that differ"], "<=", 0)
+    small, middle, large = session.size((16, 64, 256), (2, 4, 6))
+    _compare(session, MAIN, model, middle, BATCH, tokens, "bfloat16")
+    _compare(session, CHECK, model, small, BATCH, tokens, "float32", 1)
+    _compare(session, GROWN, model, large, BATCH, tokens, "bfloat16", growth=True)
+    _compare(session, f"{small} prompts", model, small, BATCH, tokens, "bfloat16", growth=True)
+
+
+def asks(result: Result) -> None:
+    """What was asked."""
+    for label in (MAIN, GROWN):
+        times = result.times(label, "generate", "tokens_per_s")
+        result.ask(f"{label}: tokens a second over generate in file order", times, ">=", 1.6)
+    for case in result.data["cases"]:
+        if case["label"] == CHECK and "texts that differ" in case["facts"]:
+            result.ask("float32: texts that differ", case["facts"]["texts that differ"], "<=", 0)
 
 
 def _compare(
@@ -43,7 +44,7 @@ def _compare(
     label: str,
     model: Path,
     count: int,
-    batch: int | str,
+    batch: int,
     tokens: int,
     dtype: str,
     pairs: int | None = None,
@@ -54,16 +55,15 @@ def _compare(
     if not prompts.exists():
         run_program(program("inputs/render_prompts.py", model, count, prompts), environment=base_environment())
     out = {side: session.scratch / f"{side}.json" for side in ("generate", "ours")}
-    theirs = BATCH if batch == "auto" else batch
     case = session.compare(
         label,
         {
             "generate": Side(
-                program("peers/evaluate_generate.py", model, prompts, theirs, tokens, dtype, out["generate"])
+                program("peers/evaluate_generate.py", model, prompts, batch, tokens, dtype, out["generate"])
             ),
             "ours": Side(program("ours/evaluate.py", model, prompts, batch, tokens, dtype, out["ours"])),
         },
-        x=count if dtype == "bfloat16" and batch != "auto" else None,
+        x=count if dtype == "bfloat16" else None,
         growth=growth,
         pairs=pairs,
     )
@@ -79,5 +79,6 @@ ROW = Row(
     peer="Hugging Face generate in file order, the same batch of 16",
     ask=">= 1.6 x the tokens a second; the same texts in float32",
     run=run,
+    asks=asks,
     plots=(Plot("generate_s", "Time to complete prompts", "prompts", "seconds"),),
 )

@@ -7,6 +7,7 @@ all of it fits into a call of five minutes; `--pairs` asks for more.
 import importlib.util
 
 from bench.measuring import run_program
+from bench.results import Result
 from bench.session import STATE, Row, Session, Side, base_environment, program, removed
 
 STEPS = 3
@@ -35,7 +36,7 @@ def run(session: Session) -> None:
         values = (*SETTINGS, f"training.max_completion_length={tokens}", *settings)
         run_program(program("inputs/training_inputs.py", inputs, steps, model, *values), environment=base_environment())
         peer = program("peers/gpu_grpo.py", model, out, "--steps", steps, "--tokens", tokens)
-        case = session.compare(
+        session.compare(
             way,
             {
                 "trl": Side([*peer, *(["--vllm"] if settings else [])], before=removed(out)),
@@ -46,8 +47,13 @@ def run(session: Session) -> None:
             },
             pairs=1,
         )
-        loop = {side: figures["train_s"] for side, figures in case["medians"].items()}
-        session.result.ask(f"{way}: steps a second, ours over TRL's", loop["trl"] / loop["ours"], ">=", 1.0)
+
+
+def asks(result: Result) -> None:
+    """What was asked."""
+    for way in ("transformers", "vLLM colocate"):
+        times = result.times(way, "trl", "train_s", inverse=True)
+        result.ask(f"{way}: steps a second, ours over TRL's", times, ">=", 1.0)
 
 
 ROW = Row(
@@ -56,5 +62,6 @@ ROW = Row(
     peer="a bare GRPOTrainer, with transformers and with vLLM colocated (peers/gpu_grpo.py)",
     ask=">= 1.0 x the steps a second",
     run=run,
+    asks=asks,
     gpu=True,
 )

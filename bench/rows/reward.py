@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bench.results import Result
 from bench.session import Plot, Row, Session, Side, program
 
 FORMS = ("plain", "money", "comma", "unit", "boxed")
@@ -52,11 +53,13 @@ def run(session: Session) -> None:
         if points <= 10_000:
             sides = {"peer": Side(program("peers/reward_math_verify.py", points)), **sides}
         session.compare(f"{points} completions", sides, x=points, growth=True)
-    rate = result.found("number forms")
-    if rate is not None:
-        result.ask("completions a second, ours over the peer", rate["ratio"]["peer"]["completions_per_s"], ">=", 50)
-        by_cpu = rate["ratio"]["peer"]["completions_per_cpu_s"]
-        result.ask("completions a second of CPU time, ours over the peer", by_cpu, ">=", 50)
+
+
+def asks(result: Result) -> None:
+    """What was asked."""
+    for figure, words in (("completions_per_s", "a second"), ("completions_per_cpu_s", "a second of CPU time")):
+        times = result.times("number forms", "peer", figure)
+        result.ask(f"completions {words}, ours over the peer", times, ">=", 50)
     disagreements = sum(
         line["differ"]
         for case in result.data["cases"]
@@ -99,5 +102,6 @@ ROW = Row(
     peer="TRL's accuracy_reward (math-verify)",
     ask=">= 50 x the peer's completions a second; the same verdicts on LaTeX-anchored answers",
     run=run,
+    asks=asks,
     plots=(Plot("score_s", "Time to judge completions", "completions", "seconds"),),
 )

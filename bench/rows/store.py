@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.inputs.made import aws
 from bench.measuring import run_program
-from bench.results import ROOT
+from bench.results import ROOT, Result
 from bench.session import Plot, Row, Session, Side, base_environment, program, removed
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -31,13 +31,15 @@ def run(session: Session) -> None:
             _both_ways(session, environment, label, count, size, pairs=3)
         for count in session.size((125, 500), (10,)):
             _both_ways(session, environment, f"{count} files", count, 20_000)
+
+
+def asks(result: Result) -> None:
+    """What was asked."""
     for label, limit in (("1 GiB", 1.0), ("2,000 files", 2.0)):
         for direction in ("up", "down"):
-            case = session.result.found(f"{label} {direction}")
-            if case and case["medians"].get("aws") and case["medians"].get("ours"):
-                for peer in ("aws", "boto3"):
-                    times = case["medians"][peer]["wall_s"] / case["medians"]["ours"]["wall_s"]
-                    session.result.ask(f"{label} {direction}: times as fast as {peer}", times, ">=", limit)
+            for peer in ("aws", "boto3"):
+                times = result.times(f"{label} {direction}", peer, "wall_s", inverse=True)
+                result.ask(f"{label} {direction}: times as fast as {peer}", times, ">=", limit)
 
 
 def _both_ways(
@@ -119,5 +121,6 @@ ROW = Row(
     peer="aws s3 cp; boto3 upload_file and download_file from ten threads",
     ask="1 GiB: as fast or faster; 2,000 files: >= 2 x",
     run=run,
+    asks=asks,
     plots=(Plot("wall_s", "Time to send and fetch files of 20 KB", "files", "seconds"),),
 )

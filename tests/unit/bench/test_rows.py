@@ -1,10 +1,14 @@
 """The rows and their programs."""
 
+import dataclasses
+import json
+
 import pytest
 
 from bench.__main__ import main
 from bench.completions import make
-from bench.measuring import import_seconds
+from bench.measuring import ProgramError, import_seconds
+from bench.results import Result
 from bench.rows import ROWS
 from bench.rows.overhead import step_seconds
 from bench.rows.reward import compare_verdicts
@@ -64,6 +68,34 @@ def test_the_list_names_every_row(capsys):
     assert main(["--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in ROWS)
+
+
+@pytest.mark.parametrize("name", list(ROWS))
+def test_what_was_asked_is_listed_before_anything_is_measured(name, tmp_path):
+    result = Result(name, tmp_path)
+
+    ROWS[name].asks(result)
+
+    assert result.data["asks"]
+    assert all(ask["met"] is None for ask in result.data["asks"] if "LaTeX" not in ask["what"])
+
+
+def test_a_row_that_fails_keeps_what_it_has(tmp_path, monkeypatch, capsys):
+    def stop(session):
+        session.result.case("second run")["runs"]["ours"] = [{"wall_s": 4.0}]
+        session.result.save()
+        raise ProgramError("it ended with 1")
+
+    monkeypatch.setattr("bench.__main__.RESULTS", tmp_path)
+    monkeypatch.setattr("bench.__main__.render", lambda *folders: None)
+    monkeypatch.setitem(ROWS, "cached", dataclasses.replace(ROWS["cached"], run=stop))
+
+    assert main(["cached"]) == 1
+
+    written = json.loads((tmp_path / "cached.json").read_text())
+    assert written["complete"] is False
+    assert written["asks"][0]["value"] == 4.0
+    assert "it ended with 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(ROWS))

@@ -70,7 +70,9 @@ def test_a_pair_stopped_half_way_is_made_whole(tmp_path, ran):
 
 def test_what_is_checked_after_a_run_joins_its_figures(tmp_path, ran):
     before = []
-    side = Side(["ours", "1"], before=lambda: before.append(1), after=lambda: {"found": len(before)})
+    side = Side(
+        ["ours", "1"], before=lambda: before.append(1), after=lambda figures: {"found": len(before) * figures["wall_s"]}
+    )
 
     case = Session(Result("row", tmp_path), tmp_path).compare("work", {"ours": side}, pairs=2)
 
