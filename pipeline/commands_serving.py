@@ -369,7 +369,7 @@ def _find_model(model: str, config: Path | None, tracking_uri: str | None, store
     from components.storage.references import Reference
     from components.storage.store import default_cache, fetch
     from pipeline.promotion import open_desk, settle
-    from pipeline.registered import connect_to, read_stored_evaluation, resolve
+    from pipeline.registered import connect_to, parse_name, read_stored_evaluation, resolve
     from pipeline.serving import verify_folder
 
     place = _place(config, tracking_uri, store)
@@ -390,7 +390,7 @@ def _find_model(model: str, config: Path | None, tracking_uri: str | None, store
     client = connect_to(place.tracking_uri)
     version = resolve(client, model)
     desk = open_desk(client, version.name, home=home, on_step=_show_step, store=place.store)
-    if settle(desk):
+    if parse_name(model)[1] != version.version and settle(desk):
         version = resolve(client, model)
     weights = fetch(version.weights, default_cache(), config=desk.store)
     dtype = str(read_stored_evaluation(version.evaluation, desk.store).settings["dtype"])

@@ -390,10 +390,20 @@ def _carry_out(desk: Desk, request: Request, plan: Plan, lease: Lease) -> Promot
         lease.check()
         journal = log.advance(journal, "live", replace(entry, evidence=entry.evidence + checks))
     except BaseException as error:
-        _undo_after(desk, journal, log, error)
+        if _is_ours(lease):
+            _undo_after(desk, journal, log, error)
         raise
     _finish(desk, journal, log)
     return Promoted(plan, changed=True, url=url, evidence=journal.entry.evidence)
+
+
+def _is_ours(lease: Lease) -> bool:
+    """Whether the lock is still held; whoever took it over has put everything back."""
+    try:
+        lease.check()
+    except PipelineError:
+        return False
+    return True
 
 
 def _effects(desk: Desk, request: Request, target: Target, lease: Lease) -> tuple[str | None, list[str]]:

@@ -1,5 +1,6 @@
 """A promotion happens whole or not at all: gates, log, lock, and being killed at any step."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -309,3 +310,22 @@ def test_waiting_for_another_promotion(world):
     version = read_version(world.mlflow, "sums", "1")
     desk = open_desk(world.mlflow, "sums", home=world.folder, on_step=lambda name, text: None, wait_s=20)
     assert promote(desk, Request(version, ServingConfig(), "ada")).changed
+
+
+def test_a_promotion_that_lost_its_lock_touches_nothing_more(world, monkeypatch):
+    world.promote("1")
+
+    def take_over(name):
+        if name == "deploy":
+            world.on_step = lambda name: None
+            note = world.store.read_note(f"leases/{world.desk.log.lease}.lease")
+            other = {**json.loads(note.content), "owner": "another", "pid": os.getppid(), "place": "elsewhere"}
+            world.store.write_note(
+                f"leases/{world.desk.log.lease}.lease", json.dumps(other).encode(), replaces=note.tag
+            )
+            monkeypatch.setattr(time, "monotonic", lambda real=time.monotonic: real() + 30)
+
+    world.on_step = take_over
+    with pytest.raises(PipelineError, match="was taken over"):
+        world.promote("2")
+    assert world.desk.log.journal().entry.version == "2", "left for whoever took over"
