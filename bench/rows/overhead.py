@@ -7,7 +7,7 @@ verifies the merge, judges, reports and registers. Training is shortened so that
 
 import json
 
-from bench.measuring import Usage, import_seconds
+from bench.measuring import Usage, import_packages
 from bench.results import Result
 from bench.rows.cached import TINY, grpo_run
 from bench.session import Row, Session, Side, program, removed
@@ -41,7 +41,9 @@ def run(session: Session) -> None:
     def steps_too(figures: Usage) -> dict[str, float]:
         (folder,) = (ours / "home" / "runs").iterdir()
         log = (folder / "run.log").read_text(encoding="utf-8", errors="replace")
-        figures["imports_s"] = figures.get("imports_s", 0.0) + import_seconds(log)
+        packages = import_packages(log)
+        session.result.data["facts"]["seconds of imports in the steps, by package"] = dict(list(packages.items())[:12])
+        figures["imports_s"] = figures.get("imports_s", 0.0) + sum(packages.values())
         return apart(figures) | step_seconds((folder / "events.jsonl").read_text(encoding="utf-8"))
 
     session.compare(

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bench.measuring import ProgramError, import_seconds, last_object, run_program
+from bench.measuring import ProgramError, import_packages, import_seconds, last_object, run_program
 
 
 def test_wall_cpu_memory_and_the_last_line_are_kept():
@@ -41,6 +41,12 @@ def test_import_times_are_summed_over_processes_and_other_lines_ignored():
     )
 
     assert import_seconds(text) == pytest.approx(0.5015, abs=1e-3)
+
+
+def test_import_times_are_summed_by_package_costliest_first():
+    text = "import time: 1000 | 1 | numpy\nimport time: 5000 | 1 |   torch.nn\nimport time: 2000 | 1 | torch"
+
+    assert list(import_packages(text).items()) == [("torch", 0.007), ("numpy", 0.001)]
 
 
 @pytest.mark.parametrize("text", ["", "plain", "{broken", "[1, 2]", '{"a": 1}\nlast words'])
