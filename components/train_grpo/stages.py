@@ -443,11 +443,13 @@ def _run_stage(around: Surroundings, plan: StagePlan, policy: Any, progress: Pro
         max_new_tokens=int(training.value("max_completion_length")), version=versions()["transformers"],
     )  # fmt: skip
     validation = ValidationCallback(validator, checks, training, choosing=choosing, uploader=uploader, mlflow=mlflow)
-    saver = CheckpointCallback(uploader, samples, checks, around.guard, moving)
-    callbacks: list[TrainerCallback] = [ProgressCallback(plan.offset, around.total), validation]
+    # Weights are looked at first: neither a check nor a checkpoint is made of a NaN.
+    keeper = HistoryCallback(training.guards, history)
+    callbacks: list[TrainerCallback] = [ProgressCallback(plan.offset, around.total)]
+    callbacks += [mlflow] if mlflow is not None else []  # before the guards, so that what they stop at is shown
+    callbacks += [keeper, validation]
     sampler = weigher = None
     if mlflow is not None:
-        callbacks.append(mlflow)
         sampler = SampleCallback(
             training.sample_every, samples, offset=plan.offset, contract=around.contract, mlflow=mlflow
         )
@@ -455,13 +457,13 @@ def _run_stage(around: Surroundings, plan: StagePlan, policy: Any, progress: Pro
     if moving is not None and moving.moving:
         weigher = WeightsCallback(moving, mlflow)
         callbacks.append(weigher)
-    callbacks += [HistoryCallback(training.guards, history), saver, around.stop]
+    callbacks += [CheckpointCallback(uploader, samples, checks, around.guard, moving), around.stop]
     trainer = _make_trainer(around, plan, policy, callbacks, output, moving.at(0) if moving else {})
     if stage.kind == "grpo":
         for callback in (sampler, weigher):
             if callback is not None:
                 callback.trainer = trainer
-    validation.policy = saver.policy = trainer.accelerator.unwrap_model(trainer.model)
+    validation.policy = keeper.policy = trainer.accelerator.unwrap_model(trainer.model)
     if resume:
         around.guard.load_state_dict(state["rewards"])
         if moving is not None and state["weights"]:
