@@ -22,7 +22,7 @@ from components.contract.reading import read_anywhere
 from components.errors import BadInputError
 from components.sections import content_hash
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 """Raised when the rules of reading or comparing change, so that cached evaluations are not mixed."""
 
 

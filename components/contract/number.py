@@ -13,6 +13,7 @@ numbers. Expressions ("2*3", "\sqrt{16}") are not evaluated here; LaTeX ones go 
 import re
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from components.contract.characters import plain_characters, without_end_tokens
@@ -22,6 +23,10 @@ from components.contract.words import (
     ATTACHED_UNITS,
     BEFORE_REFUSED,
     COPULAS,
+    DENOMINATORS,
+    LABEL_ARTICLES,
+    LABEL_FIRST_REFUSED,
+    LABEL_LAST_REFUSED,
     LABEL_PAIRS,
     LABEL_REFUSED,
     NUMBER_WORDS,
@@ -89,6 +94,10 @@ def format_number(value: Number) -> str:
 
 
 _VOWEL = re.compile(r"[aeiouà-öø-ɏ]|[mb]y")
+_REVERSED = re.compile("[\u202d\u202e]")  # a reader sees the digits in another order
+_RAISED = re.compile("([x×·*] ?10)([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3})")
+_SUPERSCRIPTS = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹", "-+0123456789")
+_SCALED_CURRENCY = re.compile(r"[kKmMbBGT]{1,2}(?:EUR|USD|GBP|CHF|JPY|CNY|INR|SEK|NOK|DKK|PLN|AUD|CAD)")
 _LETTERS = re.compile(r"[A-Za-zÀ-ÖØ-öø-ɏ'-]+")
 
 
@@ -99,8 +108,9 @@ def _read_cached(text: str, percent: Percent) -> Number | None:
 
 def _read(text: str, percent: Percent) -> Number | None:
     text = without_end_tokens(text).strip()
-    if len(text) > MAX_CHARACTERS:
+    if len(text) > MAX_CHARACTERS or _REVERSED.search(text):
         return None
+    text = _RAISED.sub(lambda match: match[1] + "^" + match[2].translate(_SUPERSCRIPTS), text)
     try:
         value = _phrase_value(tokens_of(plain_characters(text).strip()), percent)
     except NoNumberError:
@@ -155,7 +165,12 @@ def _is_label(words: list[str]) -> bool:
     """Whether words name a value without changing it."""
     if any(word in LABEL_REFUSED or word.endswith("n't") for word in words):
         return False
-    if tuple(words[-2:]) in LABEL_PAIRS or words[-1] in SIGN_WORDS:
+    if tuple(words[-2:]) in LABEL_PAIRS or words[-1] in LABEL_LAST_REFUSED:
+        return False
+    if any(pair in (("square", "root"), ("cube", "root")) for pair in pairwise(words)):
+        return False
+    named = words[next((place for place, word in enumerate(words) if word not in LABEL_ARTICLES), 0) :]
+    if named[0] in LABEL_FIRST_REFUSED or (named[0] in DENOMINATORS and named[1:2] == ["of"]):
         return False
     return not all(word in NUMBER_WORDS for word in words)
 
@@ -430,6 +445,8 @@ def _check_word_after(text: str, next_word: Token | None, *, touching: bool, mon
     word = text.lower()
     if not _LETTERS.fullmatch(text) or word.endswith("n't") or text in ("MM", "BN", "MN"):
         raise NoNumberError
+    if _SCALED_CURRENCY.fullmatch(text) or (len(text) == 3 and word.endswith("'s")):
+        raise NoNumberError  # 12 kEUR, 12 G's
     if any(part in AFTER_REFUSED for part in (word, *word.split("-"))):
         raise NoNumberError
     if len(text) == 1:
@@ -459,6 +476,8 @@ def _written_out(tokens: list[Token]) -> Fraction:
         if value is None:
             continue
         rest = words[count:]
+        if rest == ["and", "a", "half"] and value.denominator == 1:
+            value, rest = value + Fraction(1, 2), []
         if len(rest) > 4 or any(w in AFTER_REFUSED or w in ("and", "of", "to") or len(w) == 1 for w in rest):
             break
         return -value if negative else value

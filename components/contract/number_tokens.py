@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from components.contract.words import CURRENCY_WORDS
+from components.contract.words import CURRENCY_WORDS, DOLLAR_PREFIXES
 
 MAX_DIGITS = 300
 MAX_EXPONENT = 300
@@ -164,7 +164,8 @@ def tokens_of(text: str) -> list[Token]:
         raise NoNumberError
     for token, following in pairwise(tokens):
         touches = following.gap == 0 or (len(token.text) == 3 and token.text.isupper())
-        if token.kind == "w" and token.text in CURRENCY_WORDS and following.kind in "nd$" and touches:
+        before = "$" if token.text in DOLLAR_PREFIXES else "nd$"
+        if token.kind == "w" and token.text in CURRENCY_WORDS and following.kind in before and touches:
             token.kind = "r"
     return tokens
 

@@ -5,6 +5,7 @@ content: a bracketed text needs a word such as "answer" or "your", and nothing w
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable
 
 MAX_LENGTH = 200
@@ -25,6 +26,24 @@ _BARE = re.compile(
 )
 
 
+_MARKS = frozenset("-–—|*#!_.…·•'\"`,;:")
+_BLANK_SYMBOLS = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that are drawn as nothing
+
+
+def has_content(text: str) -> bool:
+    """Whether a text shows more than blanks, invisible characters and lone marks.
+
+    Args:
+        text: a block's content.
+    """
+    return any(
+        character not in _MARKS
+        and character not in _BLANK_SYMBOLS
+        and unicodedata.category(character)[0] not in "ZCM"  # separators, control and format, combining marks
+        for character in text
+    )
+
+
 def comparable(text: str) -> str:
     """The text as placeholders are compared: one case, single spaces, no emphasis or final stop around it."""
     return " ".join(text.casefold().split()).strip(_EMPHASIS).rstrip(".:").strip(_EMPHASIS)
@@ -36,9 +55,11 @@ def is_generic_placeholder(text: str) -> bool:
     Args:
         text: a block's content; empty counts as a placeholder.
     """
+    if not has_content(text):
+        return True
     if len(text) > MAX_LENGTH:
         return False
-    if not text.strip() or _FILLER.fullmatch(text.strip()):
+    if _FILLER.fullmatch(text.strip()):
         return True
     plain = comparable(text)
     if any(character.isdigit() for character in plain):

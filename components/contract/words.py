@@ -52,10 +52,13 @@ def _words(text: str) -> frozenset[str]:
 NUMBER_WORDS = (
     _words(
         """zero nil nought first twelfth once twice thrice double triple quadruple doubled tripled quadrupled halved
-        squared cubed couple couples few several score scores gross grand myriad myriads quadrillion quintillion googol
+        squared cubed couple couples few several score scores gross grand myriad myriads tens quadrillion quintillion
+        sextillion septillion octillion nonillion decillion zillion zillions gazillion googol
         millionth millionths billionth mil mill mln bln bn mn tn trn mio mrd tsd thou lac lacs mille mila tausend
         millionen millones millón milliard milliards milliarde milliarden millardo dutzend docena docenas douzaine demi
-        halb medio moitié cien ciento hundert mitad hälfte"""
+        halb medio moitié cien ciento hundert mitad hälfte tausende hunderte millier milliers douzaines cientos cientas
+        milhão milhões bilhão bilhões milioni milione milioane milion miliony milionów miljoen miljoenen miljon miljoner
+        tysiąc tysiące tysięcy tisíc tisíce tusen tusind tuhat duizend ezer millió ribu juta"""
     )
     | _ONES.keys()
     | _TEENS.keys()
@@ -81,11 +84,27 @@ _BOUNDS = _words(
 )
 _SIGNS = _words("minus negative neg plus meno negativo negativ opposite loss debt deficit")
 
-LABEL_REFUSED = _NEGATIONS | _APPROXIMATIONS
-"""Words that make a label no label: "not x = 12"."""
+LABEL_REFUSED = (
+    _NEGATIONS
+    | _APPROXIMATIONS
+    | _words("minus plus divided multiplied squared cubed sqrt log ln lg sin cos tan exp excess tens")
+    | {word for word in SCALES if word.endswith("s")}
+)
+"""Words that make a label no label: "not x = 12", "x squared = 12", "Thousands of dollars: 12"."""
+
+LABEL_ARTICLES = _words("a an the one so thus therefore hence then and that")
+"""Words in front of what a label names."""
+
+LABEL_FIRST_REFUSED = _words("twice thrice double triple quadruple half negative neg opposite")
+"""Words that make a label no label when it begins with them: "twice x = 12"."""
+
+LABEL_LAST_REFUSED = _words(
+    "minus negative greater larger bigger smaller higher lower more less fewer mln bln bn mn tn"
+) | frozenset(SCALES)
+"""Words that make a label no label when it ends with them: "the answer is greater: 12", "Revenue (million): 12"."""
 
 LABEL_PAIRS = frozenset(
-    {("at", "least"), ("at", "most"), ("up", "to")}
+    {("at", "least"), ("at", "most"), ("up", "to"), ("close", "to"), ("upper", "bound"), ("lower", "bound")}
     | {(w, "than") for w in "more less fewer greater larger bigger smaller higher lower".split()}
 )
 """Two words that make a label a bound when they end it: "at least: 12"."""
@@ -102,9 +121,9 @@ BEFORE_REFUSED = (
         upper bound limit limited up down within inside outside before after since until till from through thru by some
         and add added adding subtract subtracted subtracting times multiply multiplied product quotient ratio difference
         divide divided square cube root roots sqrt power log ln lg sin cos tan exp abs absolute factorial mod modulo
-        inverse reciprocal increase increased decrease decreased decreasing reduce reduced drop dropped drops fell falls
-        lost lose loses owe owes owed owing short shortage overdrawn percentage choose floor ceil ceiling round pair
-        pairs many much entre bis über unter más mas von"""
+        inverse reciprocal excess shy increase increased decrease decreased decreasing reduce reduced drop dropped
+        drops fell falls lost lose loses owe owes owed owing short shortage overdrawn percentage choose floor ceil
+        ceiling round pair pairs many much entre bis über unter más mas von"""
     )
 )
 """Words before a number that would change what it says."""
@@ -118,14 +137,17 @@ AFTER_REFUSED = (
     | NUMBER_WORDS
     | _words(
         """am pm noon midnight oclock o'clock bc bce odd something some up fold root sqrt pi log ln sin cos tan exp mod
-        modulo factorial choose through thru bps basis permille ppm divided multiplied subtracted added short larger
-        greater smaller bigger higher uhr"""
+        modulo factorial choose shy thereabouts etc through thru bps basis permille ppm divided multiplied subtracted
+        added short larger greater smaller bigger higher uhr"""
     )
 )
 """Words behind a number that would change what it says."""
 
 COPULAS = _words("is are was were be equals equal being gives yields becomes makes")
 """Words that end a label: "the total is 12"."""
+
+DENOMINATORS = frozenset(_DENOMINATORS)
+"""Words that divide what they are "of": "a third of the answer"."""
 
 SIGN_WORDS = _words("minus negative")
 """Words directly before a number that negate it."""
@@ -138,6 +160,9 @@ CURRENCY_WORDS = _words(
     PLN"""
 )
 """Words that may touch a number or its currency sign from the front: "USD12", "US$12"."""
+
+DOLLAR_PREFIXES = _words("US CA AU HK NZ C A S NT MX")
+"""Those that only stand before a currency sign: "A$12" is money, "A12" is not."""
 
 ATTACHED_UNITS = _words(
     """mm cm dm km nm mi ft yd yds in kg mg lb lbs oz ml mL cl dl hr hrs min mins sec secs ms yr yrs wk wks mo mph kph

@@ -257,6 +257,9 @@ class RewardsConfig(Section):
             if name not in rewards:
                 raise BadInputError(f"reward {name!r} is not in this config: {nearest(name, list(rewards))}")
         kept = {name: rewards[name].model_dump() for name in names}
+        if all(self.weight(name) == 0 for name in names):
+            # A reward that is only measured is tried as if it counted: a section of weights 0 says nothing.
+            kept = {name: {**reward, "weight": 1.0} for name, reward in kept.items()}
         return self.model_validate({"preset": "none", "guard": self.guard.model_dump(), **kept})
 
 

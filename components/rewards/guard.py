@@ -402,6 +402,12 @@ class RewardGuard:
                 outcome.failures[place] = (FailureKind(failure["kind"]), failure["message"], failure["traceback"])
             else:
                 self._keep(index, exchange.done[index], outcome, [place])
+        if not outcome.failures:
+            # It works on one completion and fails on several, as a `return` inside the loop does: nothing it said of
+            # the single ones would be said in training, and the failure must not go uncounted.
+            outcome.values[:] = [None] * count
+            outcome.failures.update(dict.fromkeys(range(count), trouble))
+            self._send_states()
 
     def _judge(self, scores: Scores, count: int) -> None:
         """Stop the run when a reward fails too often."""

@@ -66,15 +66,17 @@ def fuzzy_match(contract: "Contract", options: FuzzyMatchOptions) -> Scorer:
     """How much of the answer block and the gold agree: 2 x longest common subsequence / both lengths.
 
     Computed by rapidfuzz (normalised Indel similarity); case and white space do not count. An answer longer than
-    20,000 characters is 0.
+    20,000 characters is 0. It does not apply to a gold that is a number: -1250 is not nearly 1250.
     """
+    from components.contract.number import read_number
+
     try:
         from rapidfuzz.distance import Indel
     except ImportError as error:
         raise BadInputError("rewards: fuzzy_match needs the package rapidfuzz: pip install rapidfuzz") from error
 
     def score(text: str, answer: Any) -> float | None:
-        if answer is None:
+        if answer is None or read_number(str(answer)) is not None:
             return None
         read = contract.read_answer(text)
         if read is None or max(len(read), len(str(answer))) > LONGEST_COMPARED:

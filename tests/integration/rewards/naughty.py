@@ -197,3 +197,17 @@ class Counts:
 
     def load_state_dict(self, state):
         self.seen = json.loads(json.dumps(state))["seen"]
+
+
+def first_only(completions, **kwargs):
+    """The classic slip: a return inside the loop. Right for one completion, wrong for several."""
+    for _ in completions:
+        return [1.0]
+    return []
+
+
+def only_alone(completions, **kwargs):
+    """Works on one completion and raises on several."""
+    if len(completions) > 1:
+        raise ValueError("one at a time, please")
+    return [1.0]

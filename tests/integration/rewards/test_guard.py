@@ -218,6 +218,22 @@ def test_without_enforcement_errors_are_counted_and_nothing_stops():
         assert score(guard, *[HONEST] * 8).errors == {"always_raises": 8}
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("first_only", FailureKind.WRONG_LENGTH, "returned 1 values for 3 completions"),
+        ("only_alone", FailureKind.EXCEPTION, "one at a time, please"),
+    ],
+)
+def test_a_reward_that_fails_on_several_and_on_none_alone_fails_on_all(name, kind, message):
+    with open_guard({"correctness": 2.0} | own(name)) as guard:
+        scores = score(guard, *[HONEST] * 3)
+    assert scores.errors == {"correctness": 0, name: 3}
+    assert {(failure.kind, failure.index) for failure in scores.failures} == {(kind, 0), (kind, 1), (kind, 2)}
+    assert message in scores.failures[0].message
+    assert scores.total == [None, None, None]
+
+
 def test_a_reward_over_the_whole_batch_is_not_asked_for_single_completions():
     with open_guard(own("ranks", whole_batch=True)) as guard:
         assert score(guard, "b", "a", "c").values["ranks"] == [1.0, 0.0, 2.0]

@@ -130,6 +130,12 @@ def test_one_reward_can_be_looked_at_alone():
         config.only(["fuzzy_mach"])
 
 
+def test_a_reward_of_weight_0_can_be_looked_at_alone():
+    config = section(correctness=2.0, strict_format=0.0)
+    assert weights(config.only(["strict_format"])) == {"strict_format": 1.0}
+    assert weights(config.only(["correctness", "strict_format"])) == {"correctness": 2.0, "strict_format": 0.0}
+
+
 def test_checking_a_section_imports_nothing_heavy():
     code = (
         "import sys\nfrom components.rewards.config import RewardsConfig\n"

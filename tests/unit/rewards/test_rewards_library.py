@@ -57,14 +57,14 @@ def test_every_reward_takes_what_trl_passes_and_stays_in_its_range(name):
     assert not inspect.iscoroutinefunction(reward.function)
 
 
-@pytest.mark.parametrize("name", ["correctness", "exact_match", "fuzzy_match", "numeric", "latex_accuracy"])
+@pytest.mark.parametrize("name", ["correctness", "exact_match", "numeric", "latex_accuracy"])
 def test_without_a_gold_answer_a_value_reward_does_not_apply(name):
     assert score(name, HONEST) is None
     assert score(name, HONEST, answer=None) is None
     assert score(name, HONEST, answer="12") == 1.0
 
 
-@pytest.mark.parametrize("name", ["correctness", "exact_match", "fuzzy_match", "numeric", "latex_accuracy"])
+@pytest.mark.parametrize("name", ["correctness", "exact_match", "numeric", "latex_accuracy"])
 @pytest.mark.parametrize(
     "completion",
     [
@@ -99,6 +99,13 @@ def test_fuzzy_match_grows_with_what_agrees_and_is_1_for_equal_text_only():
     assert 0.0 < far < near < 1.0
     assert score("fuzzy_match", write("george  washington"), answer="George Washington") == 1.0
     assert score("fuzzy_match", write("Paris"), answer="George Washington", options={"threshold": 0.5}) == 0.0
+
+
+def test_fuzzy_match_applies_to_texts_read_from_the_answer_block():
+    assert score("fuzzy_match", "Paris", answer="Paris") == 0.0
+    assert score("fuzzy_match", write("Paris") + write("Paris"), answer="Paris") == 0.0
+    assert score("fuzzy_match", write("Paris"), answer=None) is None
+    assert score("fuzzy_match", write("-1250"), answer="1250") is None
 
 
 def test_fuzzy_match_over_words_is_rouge_l():
