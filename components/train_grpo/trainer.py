@@ -9,6 +9,7 @@ from typing import Any
 
 from trl import GRPOTrainer
 
+from components.errors import GateFailedError
 from components.train_grpo.guards import HIGHEST_REWARD, IDENTICAL_GROUPS
 
 
@@ -22,7 +23,16 @@ class MeasuredGRPOTrainer(GRPOTrainer):
 
     def _generate(self, prompts: list[Any]) -> Any:
         started = time.perf_counter()
-        result = super()._generate(prompts)
+        try:
+            result = super()._generate(prompts)
+        except RuntimeError as error:
+            if "probability tensor contains" not in str(error):
+                raise
+            raise GateFailedError(
+                f"training stopped: the policy's scores are no longer finite at step {self.state.global_step + 1}; the "
+                "last good checkpoint is kept. Try a lower training.learning_rate, training.max_grad_norm: 0.1, or "
+                "model.dtype: float32"
+            ) from error
         self._generation_seconds += time.perf_counter() - started
         return result
 

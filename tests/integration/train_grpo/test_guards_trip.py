@@ -56,10 +56,18 @@ def stopped(make, reward, monkeypatch):
     return run
 
 
-def test_weights_that_become_nan_or_infinite_stop_at_once(stopped):
-    message = stopped("nan", learning_rate=1e38, max_grad_norm=0.0, lr_scheduler_type="constant", adam_epsilon=1e-30)
-    assert "not finite" in message or "became" in message
+WILD = {"optim": "sgd", "max_grad_norm": 0.0, "lr_scheduler_type": "constant", "max_steps": 4}
+
+
+def test_weights_that_become_infinite_stop_at_once(stopped):
+    message = stopped("infinite", **WILD, learning_rate=1e30, weight_decay=1e12)
+    assert "not finite" in message
     assert "last good checkpoint is kept" in message
+
+
+def test_scores_that_become_nan_stop_at_once(stopped):
+    message = stopped("nan", **WILD, learning_rate=1e30)
+    assert "no longer finite at step 2" in message
 
 
 def test_a_reward_that_everything_earns_is_saturated(stopped):

@@ -31,9 +31,9 @@ class Fixed(MeasuredGRPOTrainer):
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
         # The n-th completion of the whole step is the same however many processes share it; lengths differ.
         first = rank * len(prompt_ids)
-        ids = [[10 + (7 * (first + i) + j) % 90 for j in range(4 + (first + i) % 5)] + [self.processing_class.eos_token_id]
-               for i in range(len(prompt_ids))]
-        return ids, None
+        end = self.processing_class.eos_token_id
+        numbers = range(first, first + len(prompt_ids))
+        return [[10 + (7 * n + j) % 90 for j in range(4 + n % 5)] + [end] for n in numbers], None
 
 def reward(completions, completion_ids, **kwargs):
     return [float(sum(ids) % 11) for ids in completion_ids]
