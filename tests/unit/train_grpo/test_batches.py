@@ -52,3 +52,16 @@ def test_a_device_batch_that_does_not_divide_the_step_is_refused_with_choices():
 def test_one_completion_is_no_group():
     with pytest.raises(BadInputError, match="at least 2"):
         plan(group_size=1)
+
+
+def test_a_smaller_micro_batch_keeps_the_completions_of_a_step():
+    found = plan(per_device=8, prompts_per_step=4).smaller()
+    assert (found.per_device, found.accumulation, found.completions) == (4, 8, 32)
+    assert plan(per_device=3, accumulation=8).smaller().per_device == 1
+    assert plan(per_device=1).smaller() is None
+
+
+def test_generation_comes_in_rounds_of_whole_groups():
+    smaller = plan(per_device=16, prompts_per_step=4).smaller()
+    assert (smaller.accumulation, smaller.rounds(2)) == (4, 2)
+    assert plan(per_device=1, prompts_per_step=2).rounds(1) == 16

@@ -135,3 +135,21 @@ def test_steps_follow_from_epochs_or_max_steps():
     training = TrainingConfig.model_validate({"num_generations": 8, "prompts_per_step": 4, "num_train_epochs": 2})
     assert check_steps(training, rows=40) == 20
     assert check_steps(TrainingConfig.model_validate({"max_steps": 5}), rows=40) == 5
+
+
+def test_the_number_of_processes_decides_the_accumulation():
+    training = TrainingConfig.model_validate(
+        {"num_generations": 8, "prompts_per_step": 4, "per_device_train_batch_size": 8, "processes": 2}
+    )
+    assert training.batch_plan().accumulation == 2
+
+
+def test_a_stage_cannot_change_the_number_of_processes():
+    with pytest.raises(ValidationError, match="all stages run in the same processes"):
+        StageConfig(name="cold", training={"processes": 2})
+
+
+def test_what_is_kept_identifies_a_training_only_where_checks_decide():
+    assert TrainingConfig(keep="last", validate_every=7).selection() == {}
+    assert TrainingConfig(keep="last", patience=2).selection()["patience"] == 2
+    assert TrainingConfig(validate_every=7).selection() != TrainingConfig(validate_every=8).selection()
