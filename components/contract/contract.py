@@ -5,6 +5,7 @@ model all call it. Built from the config by `build_contract`; `default_contract`
 Reading and comparing never raise and answer within a second for any text up to 1 MB.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,10 +18,18 @@ from components.contract.characters import without_end_tokens
 from components.contract.compliance import Compliance, Reading
 from components.contract.config import ContractConfig
 from components.contract.formats import Format, build_format
-from components.contract.placeholders import MAX_LENGTH, comparable, is_generic_placeholder, own_placeholders
+from components.contract.placeholders import (
+    MAX_LENGTH,
+    comparable,
+    has_content,
+    is_generic_placeholder,
+    own_placeholders,
+)
 from components.contract.reading import read_anywhere
 from components.errors import BadInputError
 from components.sections import content_hash
+
+_DIGIT = re.compile("[0-9]")
 
 RULES_VERSION = 2
 """Raised when the rules of reading or comparing change, so that cached evaluations are not mixed."""
@@ -58,9 +67,17 @@ class Contract:
         blocks = [*self._format.blocks(self._prompt_template), *self._format.blocks(self._format.skeleton)]
         return own_placeholders(blocks) | {comparable(text) for text in self.config.answer.placeholders}
 
+    @cached_property
+    def _placeholders_with_digits(self) -> bool:
+        return any(_DIGIT.search(text) for text in self._placeholders)
+
     def _is_placeholder(self, text: str) -> bool:
-        if len(text) > MAX_LENGTH or (text in ("{}", "[]", "()") and self.config.answer.kind in ("set", "list")):
+        if not self._placeholders_with_digits and _DIGIT.search(text):
+            return False  # most blocks; no generic placeholder has a digit either
+        if text in ("{}", "[]", "()") and self.config.answer.kind in ("set", "list"):
             return False
+        if len(text) > MAX_LENGTH:
+            return not has_content(text)
         return comparable(text) in self._placeholders or is_generic_placeholder(text)
 
     def _read(self, text: str) -> Reading:

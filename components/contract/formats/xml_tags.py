@@ -87,7 +87,10 @@ class XmlTags:
             return None
         behind = text.find(close)
         before = text.find(opening, behind)
-        if behind < 0 or before < 0 or any(text.count(tag) != 1 for tag in self._literals):
+        if behind < 0 or before < 0:
+            return None
+        count = text.count
+        if not count(start) == count(close) == count(opening) == count(end) == 1:
             return None
         body = text[len(start) : behind].strip()
         between = text[behind + len(close) : before]

@@ -118,6 +118,15 @@ def test_what_a_contract_writes_is_strict_and_read_back(name: str) -> None:
     assert judge.check(completion + "<|im_end|>").strict
 
 
+@pytest.mark.parametrize(
+    "text", ["\u200b", "\u2060\ufeff", "\u200b" * 300, "\u3164", "\u2800", "\x00", "-", "| |", "*"]
+)
+def test_a_block_that_shows_nothing_is_no_content(text: str) -> None:
+    judge = contract()
+    assert not judge.check(f"<reasoning>{text}</reasoning><answer>12</answer>").strict
+    assert judge.read_answer(f"<reasoning>a</reasoning><answer>{text}</answer>") is None
+
+
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_the_prompts_own_skeleton_is_no_response(name: str) -> None:
     judge = CONTRACTS[name]
