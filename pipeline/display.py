@@ -118,7 +118,7 @@ class RunDisplay:
             self._console.print(leader_board(event))
         elif kind == "samples":
             for line in sample_lines(event):
-                self._console.print(Text(line, style="dim"))
+                self._console.print(Text(line, style="dim"), no_wrap=True, overflow="ellipsis")
         elif kind in ("finished", "failed"):
             self._states[step] = "done" if kind == "finished" else "failed"
             self._seconds[step] = self._seconds.get(step, 0.0) + event["time"] - self._started[step]
