@@ -1,7 +1,8 @@
 """A docker daemon, all images, an S3 store and an MLflow server, for tests that run steps in containers.
 
 The daemon is started where none runs; where none can run, these tests are skipped and say why. The base image is the
-one that GRPO_TEST_BASE_IMAGE names, else one made by debootstrap, kept for the next time with docker's layers. What took how long is printed at the end of the session.
+one that GRPO_TEST_BASE_IMAGE names, else one made by debootstrap, kept for the next time with docker's layers. What
+took how long is printed at the end of the session.
 """
 
 import os
