@@ -48,7 +48,7 @@ def config_for_cluster(config: RunConfig, *, store_endpoint: str | None = None) 
     if store_section.ca_bundle is not None:
         if config.resources.ca_config_map is None:
             raise BadInputError(
-                f"store.ca_bundle: {store_section.ca_bundle} is a file of this machine; make a ConfigMap of it (kubectl "
+                f"store.ca_bundle: {store_section.ca_bundle} is a file of this machine; make a ConfigMap (kubectl "
                 "create configmap grpo-ca --from-file=ca.crt=FILE) and write resources.ca_config_map: grpo-ca"
             )
         store_section = store_section.model_copy(update={"ca_bundle": CA_FILE})

@@ -5,8 +5,10 @@ Called by graph.py for a pipeline that a cluster runs; KFP's local runners ignor
 account of a single pod (the run has one, see cluster.py).
 """
 
+import json
 from typing import Any
 
+from components.train_grpo.train_job import JOB_VARIABLE
 from pipeline.resources import ResourcesConfig
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -88,8 +90,59 @@ def ask_kubernetes(task: Any, resources: ResourcesConfig, step: str) -> None:
             else:
                 keys[key] = variable
         kubernetes.use_secret_as_env(task, secret_name=secret.name, secret_key_to_env=keys)
+    if resources.step(step).nodes > 1:
+        task.set_env_variable(JOB_VARIABLE, json.dumps(train_job(resources, step), sort_keys=True))
     queue, priority = resources.queue_of(step), resources.priority_class_of(step)
     if queue and resources.step(step).nodes == 1:
         kubernetes.add_pod_label(task, QUEUE_LABEL, queue)
         if priority:
             kubernetes.add_pod_label(task, PRIORITY_LABEL, priority)
+
+
+def train_job(resources: ResourcesConfig, step: str) -> dict[str, Any]:
+    """What the nodes of a training ask for, as components/train_grpo/train_job.py takes it.
+
+    Args:
+        resources: the config section.
+        step: the step's name.
+    """
+    wants = resources.step(step)
+    volumes: list[dict[str, Any]] = []
+    if wants.shared_memory:
+        empty = {"medium": "Memory", "sizeLimit": wants.shared_memory}
+        volumes.append({"volume": {"name": "shared-memory", "emptyDir": empty}, "path": "/dev/shm"})  # noqa: S108
+    if wants.scratch:
+        volumes.append({"volume": {"name": "work", "emptyDir": {"sizeLimit": wants.scratch}}, "path": WORK_FOLDER})
+    if resources.cache_claim:
+        claim = {"claimName": resources.cache_claim}
+        volumes.append({"volume": {"name": "cache", "persistentVolumeClaim": claim}, "path": CACHE_FOLDER})
+    environment = dict(resources.environment)
+    if resources.ca_config_map:
+        volumes.append({"volume": {"name": "ca", "configMap": {"name": resources.ca_config_map}}, "path": CA_FOLDER})
+        environment |= dict.fromkeys(CA_VARIABLES, CA_FILE)
+    queue, priority = resources.queue_of(step), resources.priority_class_of(step)
+    labels = {QUEUE_LABEL: queue, PRIORITY_LABEL: priority}
+    tolerations = []
+    for taint in wants.tolerations:
+        given = taint.model_dump(exclude_none=True)
+        if "seconds" in given:
+            given["tolerationSeconds"] = given.pop("seconds")
+        tolerations.append(given)
+    return {
+        "image": resources.images.train,
+        "nodes": wants.nodes,
+        "cpu": wants.cpu,
+        "memory": wants.memory,
+        "gpus": wants.gpus,
+        "gpu_type": wants.gpu_type,
+        "timeout_s": 60 * wants.timeout_minutes,
+        "environment": environment,
+        "secrets": [{"name": secret.name, "variables": secret.variables} for secret in resources.secrets_of(step)],
+        "labels": {key: value for key, value in labels.items() if value},
+        "podLabels": {STEP_LABEL: step},
+        "nodeSelector": dict(wants.node_selector),
+        "tolerations": tolerations,
+        "imagePullSecrets": [{"name": name} for name in resources.image_pull_secrets],
+        "serviceAccountName": resources.service_account,
+        "volumes": volumes,
+    }

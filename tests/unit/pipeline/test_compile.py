@@ -236,6 +236,21 @@ def test_a_training_on_several_nodes_leaves_the_gpus_to_its_nodes():
     assert resources.step("train_grpo").gpus == 8
 
 
+def test_a_training_on_several_nodes_is_told_what_they_ask_for(tmp_path):
+    config = config_for_cluster(load_config(HERE / "run.yaml", ["resources.train_grpo.nodes=2"]))
+    compile_for_cluster(config, tmp_path / "nodes.yaml")
+    documents = list(yaml.safe_load_all((tmp_path / "nodes.yaml").read_text()))
+    container = documents[0]["deploymentSpec"]["executors"]["exec-train-grpo"]["container"]
+    asked = json.loads({entry["name"]: entry["value"] for entry in container["env"]}["GRPO_TRAIN_JOB"])
+    assert (asked["nodes"], asked["gpus"]) == (2, 4)
+    assert asked["secrets"] == [
+        {"name": "grpo-store", "variables": config.resources.secrets[0].variables},
+    ]
+    assert "accelerator" not in container["resources"]
+    pod = documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-grpo"]
+    assert "kueue.x-k8s.io/queue-name" not in pod["podMetadata"]["labels"]
+
+
 def test_what_is_not_said_of_a_step_stays_its_default():
     resources = ResourcesConfig.model_validate({"train_grpo": {"gpus": 4}})
     assert resources.train_grpo.memory == ResourcesConfig().train_grpo.memory == "32Gi"
