@@ -38,6 +38,18 @@ CA_VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "MLFLOW_
 GONE = (404, 409)
 """Answers of the daemon about a container that is gone, going, or not started."""
 
+STOP = """
+import os, signal
+for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) != os.getpid():
+        try:
+            if os.getpgid(int(name)) == 1:
+                os.kill(int(name), signal.SIGTERM)
+        except (ProcessLookupError, PermissionError):
+            pass
+"""
+"""Run in a container: SIGTERM to the process group of its first process (`kill -1` would mean every process)."""
+
 _stopping: list[str] = []
 """Runs of this process that were told to stop."""
 
@@ -268,8 +280,9 @@ def run_container(client: Any, image: str, command: list[str], volumes: dict[str
 def stop_containers(folder: Path) -> None:
     """Ask the steps of a run to save and stop, and start no further one.
 
-    A container's first process may be a shell, which neither dies of SIGTERM nor passes it on, or the step itself, which
-    some shells become: the signal goes to all.
+    The signal goes to the process group of a container's first process, as it does in a run without containers: to a
+    shell, which neither dies of it nor passes it on, and to the step. What the step started in groups of its own, such
+    as the workers that guard the rewards, goes on until the step ends it.
 
     Args:
         folder: the run folder.
@@ -279,7 +292,7 @@ def stop_containers(folder: Path) -> None:
     _stopping.append(folder.name)
     for container in _containers(folder):
         try:
-            container.exec_run(["sh", "-c", "kill -s TERM -- -1; kill -s TERM -- 1"], detach=True)
+            container.exec_run(["python3", "-c", STOP], detach=True)
         except docker.errors.APIError as error:
             if error.status_code not in GONE:
                 raise
