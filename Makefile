@@ -12,8 +12,10 @@ LOCAL_TORCH = $(if $(PIP_FIND_LINKS),$(wildcard $(PIP_FIND_LINKS)/torch-*$(PY_TA
 INSTALL = $(BIN)/uv pip install --python $(BIN)/python --quiet --compile-bytecode -c constraints.txt
 TORCH_FROM = $(if $(LOCAL_TORCH),--find-links "$(PIP_FIND_LINKS)",--torch-backend=$(TORCH_BACKEND))
 
+CHECKOV ?= 3.3.30
+
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow lint format docs tiny-model smollm2 images images-lock lint-images stack stack-down bench clean
+.PHONY: help install run test test-slow lint format docs tiny-model smollm2 images images-lock lint-images lint-k8s stack stack-down bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +71,12 @@ lint-images: $(STAMP) ## hadolint, shellcheck, and whether each image's pins sti
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/shellcheck docker/*.sh
 	@$(BIN)/python docker/lock.py --check
+
+lint-k8s: $(STAMP) ## the manifests in k8s/: schemas, yamllint, and checkov in an environment of its own
+	@$(BIN)/python -m pytest tests/unit/k8s
+	@test -x $(VENV)-checkov/bin/checkov || { $(PYTHON) -m venv $(VENV)-checkov && \
+		$(BIN)/uv pip install --python $(VENV)-checkov/bin/python --quiet checkov==$(CHECKOV); }
+	@PATH="$(abspath $(BIN)):$$PATH" k8s/checkov.sh $(VENV)-checkov/bin/checkov
 
 stack: $(STAMP) ## start an S3 store and an MLflow server on loopback and print the environment for runs in containers
 	@$(BIN)/python -m pipeline.stack up
