@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from containers import FAMILIES, ROOT, SECONDS, run
 
-pytestmark = pytest.mark.slow
+# The first test to ask for the images waits for them to be built.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 FEW_STEPS = {
     "training.max_steps": 12,
