@@ -50,7 +50,8 @@ def register_model(
     with step("register_model"):
         from pathlib import Path
 
-        from components.register_model.register_model import RegistrationInputs, register_model
+        from components.register_model.inputs import RegistrationInputs
+        from components.register_model.register_model import register_model
 
         return register_model(
             RegistrationInputs.from_sections(

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from components.register_model.inputs import RegistrationInputs
 from components.storage.references import Reference
 from components.storage.store import fetch, open_store
-
-if TYPE_CHECKING:
-    from components.register_model.register_model import RegistrationInputs
 
 Figures = dict[str, dict[str, float | int | None]]
 
@@ -156,7 +154,7 @@ class Reading:
         return counts if isinstance(counts, dict) else {"rows": counts}
 
 
-def read_results(inputs: "RegistrationInputs", work: Path) -> Reading:
+def read_results(inputs: RegistrationInputs, work: Path) -> Reading:
     """Fetch and read every artifact the report needs.
 
     Args:

@@ -9,24 +9,20 @@ import json
 import logging
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from components.contract import build_contract
 from components.contract.config import ContractConfig
 from components.errors import GateFailedError
-from components.register_model.config import RegistryConfig
 from components.register_model.holdout_use import count_holdout_uses
+from components.register_model.inputs import RegistrationInputs
 from components.register_model.model_card import CardFacts, put_card
 from components.register_model.readings import Reading, read_results, versions_now
 from components.register_model.reproduce import fetch_command, git_commit, reproduce_commands
 from components.sections import content_hash
 from components.steps import emit
-from components.storage.config import StoreConfig
-from components.storage.references import Reference
 from components.storage.store import ArtifactStore, default_cache, open_store
-from components.tracking.config import TrackingConfig
 from components.tracking.prompts import register_system_prompt
 from components.tracking.registry import register_version
 from components.tracking.runs import (
@@ -52,66 +48,6 @@ COMMIT_TAG = "grpo.git_commit"
 LATER_SECTIONS = ("model", "data")
 """Sections of the config that become parameters here; training wrote those that it reads. Evaluation and gates do
 not: they may change for the same run, and MLflow keeps a parameter's first value. config.yaml and tags hold them."""
-
-
-@dataclass(frozen=True)
-class RegistrationInputs:
-    """What the step is given.
-
-    Attributes:
-        run_id: the training's MLflow run.
-        verdict: the verdict artifact.
-        base_evaluation: the base model's evaluation.
-        candidate_evaluation: the merged model's evaluation.
-        base: the base model.
-        merged: the merged model.
-        adapter: the adapter.
-        dataset: the prepared dataset.
-        holdout: the holdout.
-        smoke_test: the smoke test's report.
-        config: the whole run config as plain data.
-        registry: the config's section, its name filled in.
-        tracking: the config's section.
-        store: the config's section.
-    """
-
-    run_id: str
-    verdict: Reference
-    base_evaluation: Reference
-    candidate_evaluation: Reference
-    base: Reference
-    merged: Reference
-    adapter: Reference
-    dataset: Reference
-    holdout: Reference
-    smoke_test: Reference
-    config: dict[str, Any]
-    registry: RegistryConfig
-    tracking: TrackingConfig
-    store: StoreConfig
-
-    @classmethod
-    def from_sections(
-        cls, *, run_id: str, config: str, registry: str, tracking: str, store: str, **references: str
-    ) -> Self:
-        """The inputs as the component receives them.
-
-        Args:
-            run_id: the training's MLflow run.
-            config: the whole run config, JSON.
-            registry: the registry section, JSON.
-            tracking: the tracking section, JSON.
-            store: the store section, JSON.
-            references: the artifacts' references by attribute name.
-        """
-        return cls(
-            run_id=run_id,
-            config=json.loads(config),
-            registry=RegistryConfig.from_json(registry),
-            tracking=TrackingConfig.from_json(tracking),
-            store=StoreConfig.from_json(store),
-            **{name: Reference.parse(text) for name, text in references.items()},
-        )
 
 
 def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str:
