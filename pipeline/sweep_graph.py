@@ -4,7 +4,7 @@ Import and preparation run once; each point trains (and tests its rewards, where
 ranks them on validation rows; only the winner is merged, meets the holdout, is judged and registered.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from kfp import dsl
 
@@ -16,6 +16,16 @@ from components.train_grpo.component import train_grpo
 from pipeline.fingerprint import code_fingerprint
 from pipeline.graph import after_training, placer
 from pipeline.resources import ResourcesConfig
+
+
+class Winner(NamedTuple):
+    """What choose_winner hands on."""
+
+    adapter: str
+    run_id: str
+    rewards: str
+    smoke_test: str
+    config: str
 
 
 def build_sweep(
@@ -51,6 +61,60 @@ def build_sweep(
             "smoke_test_rewards",
             "smoke test rewards",
         ).outputs["Output"]
+
+    @dsl.pipeline(name="train-points", description="Train every point of a grid and choose the best.")
+    def train_points(
+        points: list,
+        model: str,
+        base: str,
+        dataset: str,
+        report: str,
+        contract: str,
+        smoke_test: str,
+        tracking: str,
+        store: str,
+        config: str,
+    ) -> Winner:
+        """A graph of its own: KFP's local runner gives a loop its graph's inputs, not what tasks beside it made."""
+        shared = {"contract": contract, "smoke_test": smoke_test, "store": store}
+        with dsl.ParallelFor(items=points, parallelism=parallel) as point:
+            sections = {"rewards": point.rewards, "sampling": point.sampling, "stages": point.stages}
+            passed = test(dataset, base, sections, shared) if own_rewards else report
+            trained = place(
+                train_grpo(
+                    run=point.run,
+                    model=model,
+                    base=base,
+                    dataset=dataset,
+                    smoke_test=passed,
+                    contract=contract,
+                    rewards=point.rewards,
+                    training=point.training,
+                    lora=point.lora,
+                    stages=point.stages,
+                    tracking=tracking,
+                    store=store,
+                    code=code_fingerprint("train_grpo"),
+                    stop_fails=False,
+                ),
+                "train_grpo",
+                "train",
+            )
+        winner = place(
+            choose_winner(
+                adapters=dsl.Collected(trained.outputs["adapter"]),
+                runs=dsl.Collected(trained.outputs["run_id"]),
+                smoke_tests=dsl.Collected(passed) if own_rewards else [],
+                points=points,
+                config=config,
+                tracking=tracking,
+                store=store,
+                code=code_fingerprint("choose_winner"),
+            ),
+            "choose_winner",
+            "choose winner",
+        )
+        return Winner(**{name: winner.outputs[name] for name in Winner._fields})
 
     @dsl.pipeline(name="grpo-sweep", description="Train every point of a grid, judge and register the best one.")
     def grpo_sweep(
@@ -94,42 +158,17 @@ def build_sweep(
         dataset, holdout = prepared.outputs["dataset"], prepared.outputs["holdout"]
         common = {"rewards": rewards, "sampling": sampling, "stages": stages}
         tested = None if own_rewards else test(dataset, base, common, shared)
-        with dsl.ParallelFor(items=points, parallelism=parallel) as point:
-            sections = {"rewards": point.rewards, "sampling": point.sampling, "stages": point.stages}
-            report = tested or test(dataset, base, sections, shared)
-            trained = place(
-                train_grpo(
-                    run=point.run,
-                    model=model,
-                    base=base,
-                    dataset=dataset,
-                    smoke_test=report,
-                    contract=contract,
-                    rewards=point.rewards,
-                    training=point.training,
-                    lora=point.lora,
-                    stages=point.stages,
-                    tracking=tracking,
-                    store=store,
-                    code=code_fingerprint("train_grpo"),
-                    stop_fails=False,
-                ),
-                "train_grpo",
-                "train",
-            )
-        winner = place(
-            choose_winner(
-                adapters=dsl.Collected(trained.outputs["adapter"]),
-                runs=dsl.Collected(trained.outputs["run_id"]),
-                smoke_tests=dsl.Collected(report) if own_rewards else [],
-                points=points,
-                config=config,
-                tracking=tracking,
-                store=store,
-                code=code_fingerprint("choose_winner"),
-            ),
-            "choose_winner",
-            "choose winner",
+        winner = train_points(
+            points=points,
+            model=model,
+            base=base,
+            dataset=dataset,
+            report=dataset if own_rewards else tested,
+            contract=contract,
+            smoke_test=smoke_test,
+            tracking=tracking,
+            store=store,
+            config=config,
         )
         return after_training(
             place,

@@ -79,18 +79,24 @@ def compiled(tmp_path):
     return compile_grid
 
 
+def dags(spec):
+    """Tasks by graph: the sweep's own, the points', the loop's."""
+    found = {name: c["dag"]["tasks"] for name, c in spec["components"].items() if "dag" in c}
+    loop = next(tasks for name, tasks in found.items() if name.startswith("comp-for-loop"))
+    return spec["root"]["dag"]["tasks"], found["comp-train-points"], loop
+
+
 def test_only_the_winner_is_merged_and_meets_the_holdout(compiled):
-    tasks = compiled("training.learning_rate=1e-3,5e-4")["root"]["dag"]["tasks"]
-    loop = next(task for name, task in tasks.items() if name.startswith("for-loop"))
-    assert loop["iteratorPolicy"]["parallelismLimit"] == 3
-    adapter = tasks["merge-lora"]["inputs"]["parameters"]["adapter"]["taskOutputParameter"]
-    assert adapter == {"outputParameterKey": "adapter", "producerTask": "choose-winner"}
-    assert "holdout" not in json.dumps(loop)
-    assert "holdout" not in json.dumps(tasks["choose-winner"])
+    whole, points_graph, loop = dags(compiled("training.learning_rate=1e-3,5e-4"))
+    branch = next(task for name, task in points_graph.items() if name.startswith("for-loop"))
+    assert branch["iteratorPolicy"]["parallelismLimit"] == 3
+    assert set(loop) == {"train-grpo"}
+    adapter = whole["merge-lora"]["inputs"]["parameters"]["adapter"]["taskOutputParameter"]
+    assert adapter == {"outputParameterKey": "adapter", "producerTask": "train-points"}
+    assert "holdout" not in json.dumps([points_graph, loop, whole["train-points"]])
 
 
 def test_points_with_rewards_of_their_own_are_tested_one_by_one(compiled):
-    spec = compiled("rewards.strict_format.weight=0.5,1.0")
-    assert "smoke-test-rewards" not in spec["root"]["dag"]["tasks"]
-    inside = next(c for name, c in spec["components"].items() if name.startswith("comp-for-loop"))
-    assert {"smoke-test-rewards", "train-grpo"} <= set(inside["dag"]["tasks"])
+    whole, _, loop = dags(compiled("rewards.strict_format.weight=0.5,1.0"))
+    assert "smoke-test-rewards" not in whole
+    assert set(loop) == {"smoke-test-rewards", "train-grpo"}
