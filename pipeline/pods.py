@@ -73,10 +73,15 @@ def ask_kubernetes(task: Any, resources: ResourcesConfig, step: str) -> None:
             medium="Memory",
             size_limit=wants.shared_memory,
         )
-    if wants.scratch:
-        kubernetes.empty_dir_mount(task, volume_name="scratch", mount_path=WORK_FOLDER, size_limit=wants.scratch)
+    work = f"{WORK_FOLDER}/{step}"
+    if wants.scratch or resources.cache_claim:
+        # A folder of the step's own (components/steps.py): one that a mount below it made would be root's.
+        kubernetes.empty_dir_mount(task, volume_name="work", mount_path=work, size_limit=wants.scratch)
     if resources.cache_claim:
-        kubernetes.mount_pvc(task, pvc_name=resources.cache_claim, mount_path=CACHE_FOLDER)
+        # Where a step keeps what it fetched. Once only: KFP makes a volume of each mount, all of one name.
+        kubernetes.mount_pvc(task, pvc_name=resources.cache_claim, mount_path=f"{work}/cache")
+        task.set_env_variable("GRPO_CACHE", f"{work}/cache")
+        task.set_env_variable("HF_HOME", f"{work}/cache/huggingface")
     if resources.ca_config_map:
         kubernetes.use_config_map_as_volume(task, config_map_name=resources.ca_config_map, mount_path=CA_FOLDER)
         for variable in CA_VARIABLES:
