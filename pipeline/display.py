@@ -239,7 +239,7 @@ def sample_lines(event: Event) -> list[str]:
 
 
 def _label(step: str) -> str:
-    return dict(STEPS).get(step, step)
+    return dict(SWEEP_STEPS).get(step, step)
 
 
 def _progress_text(event: Event, started: float) -> str:

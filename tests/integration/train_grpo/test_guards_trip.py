@@ -23,7 +23,7 @@ def falling(completions, trainer_state=None, **columns):
 
 def slower(completions, trainer_state=None, **columns):
     """Takes longer later on."""
-    time.sleep(0.4 if trainer_state.global_step >= 20 else 0.0)
+    time.sleep(2.5 if trainer_state.global_step >= 20 else 0.0)
     return [float(len(c[-1]["content"]) % 7) / 7 for c in completions]
 
 def broken(completions, **columns):

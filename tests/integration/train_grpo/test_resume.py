@@ -25,7 +25,7 @@ def test_found_again_when_it_is_already_done(undisturbed):
     assert training.finish() == {**result, "reused": True}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_killed_ten_times_it_ends_with_the_same_weights_and_no_step_missing(make):
     settings = {"max_steps": STEPS, "keep": "last"}
     whole = make("whole", **settings)
