@@ -348,6 +348,10 @@ class Cluster:
 
         connection = self.connection
         warnings.filterwarnings("ignore", category=FutureWarning, module="kfp")
+        if not connection.verify:
+            import urllib3
+
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the command said it once
         return Client(
             host=connection.host,
             existing_token=connection.token,

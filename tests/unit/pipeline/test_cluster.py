@@ -6,6 +6,9 @@ KFP's client is the real one. That a real KFP answers the same is not shown here
 
 import json
 import re
+import shutil
+import ssl
+import subprocess
 import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -342,6 +345,38 @@ def test_a_login_page_is_told_from_the_api(kfp, capfd, monkeypatch):
     code, _, err = grpo(capfd, "status", RUN, "--host", kfp.url)
     assert code == 2
     assert "login page" in err
+
+
+@pytest.fixture
+def tls(kfp, tmp_path):
+    """The double behind TLS, with a certificate of its own making."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    certificate, key = tmp_path / "ca.crt", tmp_path / "ca.key"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    made = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-out", certificate, "-keyout", key]
+    subprocess.run([*map(str, made), *subject], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = KfpDouble()
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.runs[RUN] = {"run_id": RUN, "display_name": "mine", "state": "RUNNING"}
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://localhost:{server.server_port}", certificate
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_host_with_a_ca_of_its_own_needs_it_named(tls, capfd):
+    url, certificate = tls
+    code, _, err = grpo(capfd, "status", RUN, "--host", url)
+    assert code == 2
+    assert "--ca-cert" in err
+    assert grpo(capfd, "status", RUN, "--host", url, "--ca-cert", certificate)[0] == 0
+    code, _, err = grpo(capfd, "status", RUN, "--host", url, "--insecure")
+    assert code == 0
+    assert "not checked" in err
 
 
 def test_credentials_are_in_no_text_of_a_connection():

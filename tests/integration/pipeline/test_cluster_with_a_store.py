@@ -1,0 +1,128 @@
+"""What a cluster run starts with, on a real S3 store: local inputs go there, the first step and others find them.
+
+The first step runs as KFP runs it, in a process of its own; there is no cluster, so that GPUs are not looked for.
+"""
+
+import json
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from servers import SeaweedServer
+
+from pipeline.arguments import pipeline_arguments
+from pipeline.cluster_config import config_for_cluster
+from pipeline.cluster_graph import pipeline_parameters
+from pipeline.config import load_config
+
+pytestmark = pytest.mark.slow
+
+QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    (tmp_path / "seaweed").mkdir()
+    server = SeaweedServer(tmp_path / "seaweed")
+    server.start()
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GRPO_WORK", str(tmp_path / "work"))
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mlflow():
+    """Answers the one search the first step makes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # A name, since an address of this machine is refused for pods.
+    yield f"http://{socket.gethostname()}:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def config(store, mlflow, tmp_path):
+    (tmp_path / "mine.py").write_text("def short(completions, **kwargs):\n    return [1.0 for _ in completions]\n")
+    return load_config(
+        QUICKSTART,
+        [
+            "store.uri=s3://artifacts/grpo",
+            f"tracking.uri={mlflow}",
+            f"rewards.mine={{use: '{tmp_path}/mine.py:short', aspect: length}}",
+            "resources.train_grpo.gpus=0",
+            "resources.evaluate_holdout.gpus=0",
+        ],
+    )
+
+
+def test_the_first_step_finds_what_was_stored_and_hands_on_what_steps_read(config, store, tmp_path, monkeypatch):
+    ready = config_for_cluster(config)
+    assert config_for_cluster(config) == ready, "a second time nothing changes"
+    assert str(tmp_path) not in ready.to_json()
+    sections = run_first_step(ready, tmp_path)
+    assert sections == pipeline_arguments(ready, model_inputs="", data_inputs="")
+
+    from components.import_model.component import import_model
+    from components.prepare_dataset.component import prepare_dataset
+
+    given = {"store": sections["store"], "inputs": "", "code": "0" * 32}
+    base = import_model.python_func(model=sections["model"], **given)
+    report = type("Report", (), {"path": str(tmp_path / "report.md")})
+    prepared = prepare_dataset.python_func(
+        data=sections["data"], contract=sections["contract"], base=base, report=report, **given
+    )
+    assert prepared.dataset.startswith("s3://artifacts/grpo/datasets/")
+
+
+def test_the_first_step_names_everything_that_is_missing(config, store, tmp_path):
+    ready = config_for_cluster(config)
+    client = store.client()
+    for key in (ready.model.source, ready.rewards.rewards()["mine"].stored.reference.partition("@")[0]):
+        prefix = key.removeprefix("s3://artifacts/")
+        for found in client.list_objects_v2(Bucket="artifacts", Prefix=prefix)["Contents"]:
+            client.delete_object(Bucket="artifacts", Key=found["Key"])
+    with pytest.raises(AssertionError) as failed:
+        run_first_step(ready, tmp_path)
+    assert "2 of " in str(failed.value)
+    assert "model.source: " in str(failed.value)
+    assert "rewards: " in str(failed.value)
+
+
+def run_first_step(config, folder):
+    """The component as KFP's local runner starts it: in a process of its own."""
+    import contextlib
+    import io
+
+    from kfp import local
+
+    from pipeline.first_step import check_prerequisites
+
+    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(folder / "kfp"), raise_on_error=False)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        task = check_prerequisites(
+            config=json.loads(json.dumps(pipeline_parameters(config)["config"])), resources=config.resources.to_json()
+        )
+    assert task.state.name == "SUCCESS", printed.getvalue()
+    return {name: value for name, value in task.outputs.items() if name != "report"}
