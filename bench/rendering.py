@@ -21,6 +21,7 @@ COLUMNS = {
     "start_up_s": "imports, s",
     "rest_s": "wall without imports, s",
     "train_s": "training loop, s",
+    "train_cpu_s": "training loop, CPU s",
     "generate_s": "generation, s",
     "tokens_per_s": "tokens/s",
     "completions_per_s": "completions/s",

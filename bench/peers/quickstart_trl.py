@@ -120,9 +120,10 @@ def main() -> None:
             target_modules=LORA["target_modules"],
         ),
     )
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     trainer.train()
     said["train_s"] = round(time.perf_counter() - begun, 3)
+    said["train_cpu_s"] = round(time.process_time() - cpu, 3)
     said["steps"] = options.steps
     said["curve"] = [round(row["reward"], 4) for row in trainer.state.log_history if "reward" in row]
     said["tokens"] = trainer.state.log_history[-2]["num_tokens"]

@@ -41,6 +41,8 @@ def asks(result: Result) -> None:
     """What was asked."""
     times = result.times(TRAINING, "trl", "train_s", inverse=True)
     result.ask("steps a second, ours over TRL's", times, ">=", 1.0)
+    by_cpu = result.times(TRAINING, "trl", "train_cpu_s", inverse=True)
+    result.ask("steps a CPU second of the training process, ours over TRL's", by_cpu, ">=", 1.0)
     tokens = result.times(TRAINING, "trl", "tokens")
     result.ask("tokens a second, ours over TRL's", tokens * times if tokens and times else None, ">=", 1.0)
 
