@@ -260,3 +260,45 @@ def test_every_command_of_the_readme_names_files_that_are_there():
 
 def _updating():
     return os.environ.get("UPDATE_GOLDEN")
+
+
+@pytest.mark.parametrize("name", ["overlays/local", "overlays/gpu"])
+def test_who_may_send_is_who_may_be_reached(name, objects):
+    """Each opening of one side has its other side: a policy in one direction alone opens nothing."""
+    policies = [entry for entry in objects[name] if entry["kind"] == "NetworkPolicy"]
+    step = {"grpo-pipeline/step": "train_grpo", "pipeline/runid": "x"}
+    mlflow = {"app.kubernetes.io/name": "grpo-mlflow"}
+    pairs = [(step, mlflow, 5000), (mlflow, {"app.kubernetes.io/name": "grpo-postgres"}, 5432)]
+    if name == "overlays/local":
+        seaweed = {"app.kubernetes.io/name": "grpo-seaweedfs"}
+        server = {"app.kubernetes.io/managed-by": "grpo"}
+        pairs += [(sender, seaweed, 8333) for sender in (step, {"pipeline/runid": "x"}, mlflow, server)]
+    for sender, receiver, port in pairs:
+        assert _lets(policies, sender, receiver, port, "egress", "to"), (sender, receiver, port)
+        assert _lets(policies, receiver, sender, port, "ingress", "from"), (sender, receiver, port)
+    stranger = {"app.kubernetes.io/name": "stranger"}
+    assert not _lets(policies, mlflow, stranger, 5000, "ingress", "from")
+
+
+def _lets(policies, owner, other, port, side, key):
+    for policy in policies:
+        if not _selects(policy["spec"]["podSelector"], owner):
+            continue
+        for rule in policy["spec"].get(side, []):
+            peers = [peer for peer in rule[key] if "podSelector" in peer]
+            if port in [given["port"] for given in rule["ports"]] and any(
+                _selects(peer["podSelector"], other) for peer in peers
+            ):
+                return True
+    return False
+
+
+def _selects(selector, labels):
+    for key, value in selector.get("matchLabels", {}).items():
+        if labels.get(key) != value:
+            return False
+    for wanted in selector.get("matchExpressions", []):
+        have = labels.get(wanted["key"])
+        if have is None or (wanted["operator"] == "In" and have not in wanted["values"]):
+            return False
+    return True
