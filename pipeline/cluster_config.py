@@ -32,6 +32,11 @@ def config_for_cluster(config: RunConfig, *, store_endpoint: str | None = None) 
         PipelineError: when inputs have to be stored and the store fails.
     """
     refuse_what_pods_cannot_reach(config)
+    if config.store.ca_bundle is not None and config.resources.ca_config_map is None:
+        raise BadInputError(
+            f"store.ca_bundle: {config.store.ca_bundle} is a file of this machine; make a ConfigMap (kubectl create "
+            "configmap grpo-ca --from-file=ca.crt=FILE) and write resources.ca_config_map: grpo-ca"
+        )
     _check_batches(config)
     if has_local_inputs(config):
         from pipeline.inputs import store_inputs
@@ -46,11 +51,6 @@ def config_for_cluster(config: RunConfig, *, store_endpoint: str | None = None) 
         config = config.model_copy(update={"rewards": _without_folders(store_reward_files(config.rewards, store))})
     store_section = config.store
     if store_section.ca_bundle is not None:
-        if config.resources.ca_config_map is None:
-            raise BadInputError(
-                f"store.ca_bundle: {store_section.ca_bundle} is a file of this machine; make a ConfigMap (kubectl "
-                "create configmap grpo-ca --from-file=ca.crt=FILE) and write resources.ca_config_map: grpo-ca"
-            )
         store_section = store_section.model_copy(update={"ca_bundle": CA_FILE})
     # Rewards are fetched where no store section is at hand, so that pods have its endpoint in their environment too.
     environment = {**store_section.environment(), **config.resources.environment}
