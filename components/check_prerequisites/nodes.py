@@ -2,7 +2,7 @@
 
 Called by pipeline/first_step.py. Compares what a pod asks for with what each node can give in all (not with what is
 free now: a busy node is waited for), its labels and its taints; GPU memory is read from the label that NVIDIA's GPU
-feature discovery sets. Limits: needs the right to list nodes (k8s/base/rbac.yaml), else the check is not made; pod
+feature discovery sets. Limits: needs the right to list nodes (k8s/runner/rbac.yaml), else the check is not made; pod
 affinity, quotas and device plugins' own rules are not looked at.
 """
 
@@ -129,7 +129,7 @@ def read_nodes() -> list[Node] | str:
         return f"no service account token in this pod ({error})"
     except ApiException as error:
         if error.status == 403:
-            return "the service account may not list nodes; bind it to the role in k8s/base/rbac.yaml"
+            return "the service account may not list nodes; bind it to the role in k8s/runner/rbac.yaml"
         return f"the Kubernetes API answers {error.status}"
     except HTTPError as error:
         return f"the Kubernetes API does not answer ({error})"
