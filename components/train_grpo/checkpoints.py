@@ -54,6 +54,24 @@ def newest_checkpoint(store: ArtifactStore, prefix: str, cache: Path) -> Checkpo
     return None
 
 
+def fetch_checkpoint(store: ArtifactStore, prefix: str, step: int, cache: Path) -> Checkpoint:
+    """A checkpoint that the first rank chose, on a node that has not its files.
+
+    Args:
+        store: the artifact store.
+        prefix: key of the stage's checkpoints.
+        step: which one.
+        cache: folder for downloads.
+
+    Raises:
+        PipelineError: when it is gone.
+    """
+    reference = store.find(f"{prefix}/checkpoint-{step}")
+    if reference is None:
+        raise PipelineError(f"the checkpoint of step {step} is no longer in {store.uri}; the same command begins anew")
+    return Checkpoint(step, store.fetch(reference, cache))
+
+
 def step_of(key: str) -> int:
     """The step in a checkpoint's key, or -1 for a key that is not one.
 

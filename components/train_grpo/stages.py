@@ -47,7 +47,7 @@ from components.train_grpo.callbacks import (
     require_finite,
     say,
 )
-from components.train_grpo.checkpoints import Checkpoint, CheckpointUploader, newest_checkpoint
+from components.train_grpo.checkpoints import Checkpoint, CheckpointUploader, fetch_checkpoint, newest_checkpoint
 from components.train_grpo.config import StageConfig, TrainingConfig, check_steps, stage_training
 from components.train_grpo.drift import drift, fingerprint
 from components.train_grpo.memory_note import read_halvings, write_halvings
@@ -407,6 +407,8 @@ def _run_stage(around: Surroundings, plan: StagePlan, policy: Any, progress: Pro
     prefix = f"{around.prefix}/{plan.index}-{stage.name}"
     output = around.output / f"{plan.index}-{stage.name}"
     finished = from_first(_finished_stage(store, prefix, output) if rank() == 0 else None)
+    if finished is not None and not finished.exists():
+        finished = _finished_stage(store, prefix, output)  # another node than the first rank's
     if finished is not None:
         _restore_progress(progress, json.loads((finished / "progress.json").read_text(encoding="utf-8")))
         load_weights(policy, finished)
@@ -415,6 +417,8 @@ def _run_stage(around: Surroundings, plan: StagePlan, policy: Any, progress: Pro
     resume: Checkpoint | None = from_first(
         newest_checkpoint(store, checkpoints, output / "cache") if rank() == 0 else None
     )
+    if resume is not None and not resume.directory.exists():
+        resume = fetch_checkpoint(store, checkpoints, resume.step, output / "cache")
     state = _resumed_state(resume)
     samples = state["samples"] if resume else list(progress.samples)
     checks = [Check(check["step"], check["metrics"]) for check in state["checks"]]

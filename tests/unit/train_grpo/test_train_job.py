@@ -197,3 +197,16 @@ def test_outside_a_cluster_it_is_refused(inputs, store, asked, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(PipelineError, match="write nodes: 1"):
         run_in_job(inputs, store, prefix="training/x", key=KEY)
+
+
+def test_a_node_without_the_chosen_checkpoint_fetches_that_one(tmp_path, store):
+    from components.train_grpo.checkpoints import fetch_checkpoint
+
+    for step in (2, 4):
+        (tmp_path / f"c{step}").mkdir()
+        (tmp_path / f"c{step}" / "state.json").write_text(str(step))
+        store.put(tmp_path / f"c{step}", f"training/x/checkpoints/checkpoint-{step}", provenance={})
+    found = fetch_checkpoint(store, "training/x/checkpoints", 2, tmp_path / "cache")
+    assert (found.directory / "state.json").read_text() == "2"
+    with pytest.raises(PipelineError, match="step 6"):
+        fetch_checkpoint(store, "training/x/checkpoints", 6, tmp_path / "cache")
