@@ -1,8 +1,9 @@
 """Runs programs as whole processes and says what they cost. Called by session.py; used for both sides of every row.
 
 Wall time is from start to exit. CPU time is user and system time of the process and of the children it waited for.
-Peak memory is that of the largest single process among them (what wait4 reports), not a sum over processes. A program
-may print a JSON object as its last line; what it says there (seconds of its imports, verdicts, tokens) is kept.
+Peak memory is that of the largest single process among them (what wait4 reports), not a sum over processes; Linux never
+reports less than the peak of the process that started it, so this one stays small. A program may print a JSON object as
+its last line; what it says there (seconds of its imports, verdicts, tokens) is kept.
 """
 
 import json
