@@ -55,9 +55,9 @@ ROW = Row(
     run=run,
     asks=asks,
     limits=(
-        "Nearly all of our loop is TRL's own generating and updating; rewards take next to nothing of it. What is left is "
-        "the callbacks, which the peer does not have: a check on validation rows, MLflow, checkpoints hashed and stored. "
-        "With wall times of a busy machine the two sides differ by what else ran meanwhile: compare CPU seconds, and "
-        "measure again on a quiet one."
+        "Nearly all of our loop is TRL's own generating and updating; rewards take next to nothing of it. "
+        "What is left is the callbacks, which the peer does not have: a check on validation rows, MLflow, "
+        "checkpoints hashed and stored. On a busy machine the two sides differ by what else ran meanwhile: "
+        "compare CPU seconds, or measure again on a quiet one."
     ),
 )

@@ -49,9 +49,10 @@ ROW = Row(
     run=run,
     asks=asks,
     limits=(
-        "What a step adds to KFP's own is in its process: importing `components.steps` (most of that is `tempfile`, which "
-        "only `work_directory` needs), its logging and its two events; and the look into KFP's cache, which is off for "
-        "the peer. Importing `tempfile` where it is used would take back a part."
+        "What a step adds to KFP's own is in its process: importing `components.steps` (most of that is "
+        "`tempfile`, which only `work_directory` needs), its logging and its two events; and the look into "
+        "KFP's cache, which is off for the peer. Importing `tempfile` where it is used would take back a "
+        "part."
     ),
     plots=(Plot("wall_s", "Time of a pipeline of empty steps", "steps", "seconds", log=False),),
 )
