@@ -9,9 +9,10 @@ from bench.__main__ import main
 from bench.completions import make
 from bench.measuring import ProgramError, import_seconds
 from bench.results import Result
-from bench.rows import ROWS
+from bench.rows import ROWS, cached, gpu_step, overhead
 from bench.rows.overhead import step_seconds
 from bench.rows.reward import compare_verdicts
+from pipeline.config import load_config
 
 
 def test_completions_of_a_shorter_list_begin_a_longer_one():
@@ -96,6 +97,15 @@ def test_a_row_that_fails_keeps_what_it_has(tmp_path, monkeypatch, capsys):
     assert written["complete"] is False
     assert written["asks"][0]["value"] == 4.0
     assert "it ended with 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [cached.TINY, overhead.GATES, gpu_step.SETTINGS, ("training.generation=vllm-colocate",)],
+    ids=["cached", "overhead", "gpu-step", "vllm"],
+)
+def test_what_rows_set_in_the_quickstart_is_valid(settings):
+    assert load_config(cached.CONFIG, list(settings)).training.batch_plan().completions > 0
 
 
 @pytest.mark.parametrize("name", list(ROWS))
