@@ -103,5 +103,9 @@ ROW = Row(
     ask=">= 50 x the peer's completions a second; the same verdicts on LaTeX-anchored answers",
     run=run,
     asks=asks,
+    limits=(
+        "Completions per CPU second are of the scoring process: in the case with LaTeX ours leaves out the process in "
+        "which math-verify runs, so only its wall time compares there."
+    ),
     plots=(Plot("score_s", "Time to judge completions", "completions", "seconds"),),
 )
