@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -89,7 +88,11 @@ def work_directory(name: str) -> Path:
     Returns:
         The folder, made when missing.
     """
-    root = os.environ.get("GRPO_WORK") or str(Path(tempfile.gettempdir()) / "grpo-work")
+    root = os.environ.get("GRPO_WORK")
+    if not root:
+        import tempfile  # brings much with it, and most steps are told where to work
+
+        root = str(Path(tempfile.gettempdir()) / "grpo-work")
     directory = Path(root) / name
     directory.mkdir(parents=True, exist_ok=True)
     return directory
