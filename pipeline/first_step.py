@@ -151,11 +151,14 @@ def _whole_numbers(value: Any) -> Any:
 
 
 def _trl_floats(training: Mapping[str, Any]) -> dict[str, Any]:
-    """The section with floats where GRPOConfig has floats: these fields are passed through as they are."""
+    """The section with floats where GRPOConfig's default is one: these fields are passed through as they are."""
     fields = load_fields()
     return {
         key: float(value)
-        if isinstance(value, int) and not isinstance(value, bool) and key in fields and fields[key].types == ("float",)
+        if isinstance(value, int)
+        and not isinstance(value, bool)
+        and key in fields
+        and isinstance(fields[key].default, float)
         else value
         for key, value in training.items()
     }

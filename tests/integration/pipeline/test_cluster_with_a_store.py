@@ -1,6 +1,6 @@
 """What a cluster run starts with, on a real S3 store: local inputs go there, the first step and others find them.
 
-The first step runs as KFP runs it, in a process of its own; there is no cluster, so that GPUs are not looked for.
+There is no cluster, so that GPUs are not looked for, and the first step's function is called as its component calls it.
 """
 
 import json
@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from servers import SeaweedServer
 
+from components.errors import BadInputError
 from pipeline.arguments import pipeline_arguments
 from pipeline.cluster_config import config_for_cluster
 from pipeline.cluster_graph import pipeline_parameters
@@ -102,7 +103,7 @@ def test_the_first_step_names_everything_that_is_missing(config, store, tmp_path
         prefix = key.removeprefix("s3://artifacts/")
         for found in client.list_objects_v2(Bucket="artifacts", Prefix=prefix)["Contents"]:
             client.delete_object(Bucket="artifacts", Key=found["Key"])
-    with pytest.raises(AssertionError) as failed:
+    with pytest.raises(BadInputError) as failed:
         run_first_step(ready, tmp_path)
     assert "2 of " in str(failed.value)
     assert "model.source: " in str(failed.value)
@@ -110,19 +111,8 @@ def test_the_first_step_names_everything_that_is_missing(config, store, tmp_path
 
 
 def run_first_step(config, folder):
-    """The component as KFP's local runner starts it: in a process of its own."""
-    import contextlib
-    import io
+    """The component's function, with the config as KFP's API carries it."""
+    from pipeline.first_step import read_and_check
 
-    from kfp import local
-
-    from pipeline.first_step import check_prerequisites
-
-    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(folder / "kfp"), raise_on_error=False)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        task = check_prerequisites(
-            config=json.loads(json.dumps(pipeline_parameters(config)["config"])), resources=config.resources.to_json()
-        )
-    assert task.state.name == "SUCCESS", printed.getvalue()
-    return {name: value for name, value in task.outputs.items() if name != "report"}
+    given = json.loads(json.dumps(pipeline_parameters(config)["config"]))
+    return read_and_check(given, config.resources.to_json(), str(folder / "page.md"))
