@@ -12,8 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from components.errors import ExitCode, PipelineError
-from pipeline import commands_cluster, commands_serving, commands_training
-from pipeline.commands_compare import mount as mount_compare
+from pipeline.cluster import commands_cluster
+from pipeline.comparing.commands_compare import mount as mount_compare
+from pipeline.planning import commands_training
+from pipeline.promoting import commands_serving
 from pipeline.rewards_commands import rewards_app
 from pipeline.store_commands import store_app
 

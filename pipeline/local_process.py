@@ -46,7 +46,7 @@ def main(folder: Path) -> int:
 
     from pipeline.docker_runner import make_runner
     from pipeline.graph import build_pipeline, compile_pipeline
-    from pipeline.sweep_graph import build_sweep
+    from pipeline.planning.sweep_graph import build_sweep
 
     compiled = folder / "pipeline.yaml"
     if "sweep" in submission:

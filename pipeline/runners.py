@@ -24,7 +24,7 @@ from pipeline.fingerprint import files_fingerprint
 from pipeline.submission import prepare_submission
 
 if TYPE_CHECKING:
-    from pipeline.sweep import Sweep
+    from pipeline.planning.sweep import Sweep
 
 STEP_ORDER = (
     "import_model",

@@ -100,7 +100,7 @@ def collect_garbage_command(
     from components.tracking.config import TrackingConfig
     from components.tracking.references import tracked_references
     from pipeline.config import absolute_tracking, load_config
-    from pipeline.registered import connect_to
+    from pipeline.promoting.registered import connect_to
 
     opened = open_store(store_section(config, store))
     tracking = load_config(config).tracking if config else TrackingConfig()

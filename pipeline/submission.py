@@ -21,7 +21,7 @@ from components.storage.store import ArtifactStore, open_store
 from pipeline.config import RunConfig
 
 if TYPE_CHECKING:
-    from pipeline.sweep import Sweep
+    from pipeline.planning.sweep import Sweep
 
 MINIMUM_FREE_BYTES = 200 * 2**20
 """Below this much free space on the state folder's disk no run is begun."""
@@ -68,7 +68,7 @@ def prepare_submission(
         "caching": caching,
     }
     if sweep is not None:
-        from pipeline.sweep import Point, own_rewards, sweep_arguments
+        from pipeline.planning.sweep import Point, own_rewards, sweep_arguments
 
         points = [
             Point(

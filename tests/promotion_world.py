@@ -20,9 +20,9 @@ from components.contract import build_contract
 from components.contract.config import ContractConfig
 from components.errors import PipelineError
 from components.storage.store import open_store
-from pipeline.promotion import Request, open_desk, promote, rollback
-from pipeline.registered import champion, read_version
-from pipeline.targets.config import ServingConfig
+from pipeline.promoting.promotion import Request, open_desk, promote, rollback
+from pipeline.promoting.registered import champion, read_version
+from pipeline.promoting.targets.config import ServingConfig
 
 ROWS = 240
 CONTRACT = build_contract(ContractConfig())

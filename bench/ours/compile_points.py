@@ -16,8 +16,8 @@ from pipeline.arguments import pipeline_arguments
 from pipeline.config import load_config
 from pipeline.fingerprint import files_fingerprint
 from pipeline.graph import build_pipeline, compile_pipeline
-from pipeline.sweep import make_sweep, own_rewards, sweep_arguments
-from pipeline.sweep_graph import build_sweep
+from pipeline.planning.sweep import make_sweep, own_rewards, sweep_arguments
+from pipeline.planning.sweep_graph import build_sweep
 
 imported = time.perf_counter()
 

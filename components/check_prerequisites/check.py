@@ -1,4 +1,4 @@
-"""What a run needs of its cluster, looked at before any step works or a GPU is held. Called by pipeline/first_step.py.
+"""What a run needs of its cluster, looked at before any step works or a GPU is held.
 
 Each check is a function that returns a `Finding`; `check_all` runs every one of them, so that a person mends all faults
 at once, and fails the run when one failed. A check that could not be made (no right to list nodes) is told and does not

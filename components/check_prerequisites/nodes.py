@@ -1,6 +1,6 @@
 """Whether the cluster has nodes for the pods a run will ask for, asked of the Kubernetes API: no GPU is held for it.
 
-Called by pipeline/first_step.py. Compares what a pod asks for with what each node can give in all (not with what is
+Called by the first step. Compares what a pod asks for with what each node can give in all (not with what is
 free now: a busy node is waited for), its labels and its taints; GPU memory is read from the label that NVIDIA's GPU
 feature discovery sets. Limits: needs the right to list nodes (k8s/runner/rbac.yaml), else the check is not made; pod
 affinity, quotas and device plugins' own rules are not looked at.

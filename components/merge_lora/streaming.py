@@ -1,6 +1,6 @@
 """Streams a base model's weights through an adapter's edits into new weight files.
 
-Used by `merge` and measured by bench/rows/merge.py. Tensors pass in small pieces, sums are made in 32 bit and rounded once
+Used by `merge` and measured in bench/. Tensors pass in small pieces, sums are made in 32 bit and rounded once
 to what is written. Peak memory is that of the largest edited tensor's update (and of the tensor itself, where the edit
 is more than a sum) on each of up to four threads, whatever the size of the model. A whole fine-tuned model counts as an
 edit of every tensor.

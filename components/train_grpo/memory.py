@@ -1,6 +1,6 @@
 """How much memory a training needs on each device, estimated from the model's shape. Light: arithmetic only.
 
-Called by `grpo plan` (pipeline/plan.py). Every process holds the whole model (data parallel, nothing sharded). Sources:
+Called by `grpo plan`. Every process holds the whole model (data parallel, nothing sharded). Sources:
 activations of a layer after Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models":
 34 bytes a token and hidden unit at 16 bits, without the attention scores that SDPA and FlashAttention never store);
 AdamW's two states after Loshchilov and Hutter 2019; NF4 with double quantisation at 4.127 bits a weight after Dettmers

@@ -17,8 +17,8 @@ from servers import SeaweedServer
 
 from components.errors import BadInputError
 from pipeline.arguments import pipeline_arguments
-from pipeline.cluster_config import config_for_cluster
-from pipeline.cluster_graph import pipeline_parameters
+from pipeline.cluster.cluster_config import config_for_cluster
+from pipeline.cluster.cluster_graph import pipeline_parameters
 from pipeline.config import load_config
 
 pytestmark = pytest.mark.slow
@@ -112,7 +112,7 @@ def test_the_first_step_names_everything_that_is_missing(config, store, tmp_path
 
 def run_first_step(config, folder):
     """The component's function, with the config as KFP's API carries it."""
-    from pipeline.first_step import read_and_check
+    from pipeline.cluster.first_step import read_and_check
 
     given = json.loads(json.dumps(pipeline_parameters(config)["config"]))
     return read_and_check(given, config.resources.to_json(), str(folder / "page.md"))

@@ -19,10 +19,10 @@ sys.path.append(str(Path(__file__).parents[2]))
 from tracked import make_config, make_run, make_tracking
 
 from components.tracking.config import TrackingConfig
-from pipeline.compare import compare_runs
-from pipeline.compare_display import make_console, print_comparison
-from pipeline.compare_page import render_page
-from pipeline.tracked_runs import RunReader
+from pipeline.comparing.compare import compare_runs
+from pipeline.comparing.compare_display import make_console, print_comparison
+from pipeline.comparing.compare_page import render_page
+from pipeline.comparing.tracked_runs import RunReader
 
 pytestmark = pytest.mark.slow
 

@@ -20,11 +20,11 @@ from components.storage.config import StoreConfig
 from components.storage.lease import hold
 from components.storage.manifest import DamagedArtifactError
 from components.storage.store import open_store
-from pipeline import promotion
-from pipeline.endpoint import healthy
-from pipeline.promotion import Request, promote, settle
-from pipeline.registered import connect_to, read_version
-from pipeline.targets.config import ServingConfig
+from pipeline.promoting import promotion
+from pipeline.promoting.endpoint import healthy
+from pipeline.promoting.promotion import Request, promote, settle
+from pipeline.promoting.registered import connect_to, read_version
+from pipeline.promoting.targets.config import ServingConfig
 
 pytestmark = pytest.mark.slow
 

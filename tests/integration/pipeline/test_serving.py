@@ -13,7 +13,7 @@ from openai import OpenAI
 
 from components.merge_lora.template import Opening, extend_template, read_templates, write_templates
 from components.storage.store import open_store
-from pipeline.endpoint import ask, healthy, stream
+from pipeline.promoting.endpoint import ask, healthy, stream
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ import yaml
 from components.storage.config import StoreConfig
 from components.storage.references import Reference
 from pipeline.pods import QUEUE_LABEL, STEP_LABEL
-from pipeline.targets.config import ServingConfig
-from pipeline.targets.gitops import GitopsTarget
-from pipeline.targets.target import Served
+from pipeline.promoting.targets.config import ServingConfig
+from pipeline.promoting.targets.gitops import GitopsTarget
+from pipeline.promoting.targets.target import Served
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "k8s"

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipeline import cluster as module
 from pipeline.cli import main
-from pipeline.cluster import Cluster, Connection
+from pipeline.cluster import cluster as module
+from pipeline.cluster.cluster import Cluster, Connection
 
 RUN = "11111111-2222-3333-4444-555555555555"
 IMAGES = ", ".join(

@@ -19,17 +19,18 @@ from components.errors import BadInputError, PipelineError
 from components.judge_candidate.statistics import newcombe
 from components.storage.store import open_store
 from components.tracking.config import TrackingConfig
-from pipeline import cli, reproduction
-from pipeline.compare import (
+from pipeline import cli
+from pipeline.comparing import reproduction
+from pipeline.comparing.compare import (
     Setting,
     compare_runs,
     differing_settings,
     numbers,
 )
-from pipeline.compare_display import duration, signed
-from pipeline.compare_page import choose_rows, render_page
-from pipeline.reproduction import holdout_sentence, write_reproduction
-from pipeline.tracked_runs import RunReader, TrackedRunView, tracking_of
+from pipeline.comparing.compare_display import duration, signed
+from pipeline.comparing.compare_page import choose_rows, render_page
+from pipeline.comparing.reproduction import holdout_sentence, write_reproduction
+from pipeline.comparing.tracked_runs import RunReader, TrackedRunView, tracking_of
 
 HOSTILE = "</pre><script>alert(1)</script>[bold]"
 
@@ -150,7 +151,7 @@ def test_a_difference_on_the_same_rows_is_paired(reader, place):
 
 
 def test_without_rows_the_interval_comes_from_the_two_intervals_and_is_said(reader, place, monkeypatch):
-    monkeypatch.setattr("pipeline.compare.MOST_PAIRED", 1)
+    monkeypatch.setattr("pipeline.comparing.compare.MOST_PAIRED", 1)
     comparison = compare_runs(reader, chosen(reader, place, "first", "better"))
     delta = comparison.deltas["accuracy_strict"][1]
     assert delta.low == pytest.approx(delta.value - 0.1 * 2**0.5)
@@ -160,7 +161,7 @@ def test_without_rows_the_interval_comes_from_the_two_intervals_and_is_said(read
 
 def test_rows_that_do_not_give_the_figure_are_not_paired(reader, place, monkeypatch):
     rows = [make_pair(index, True) for index in range(60)]
-    monkeypatch.setattr("pipeline.compare.read_samples", lambda _, runs: {run.run_id: rows for run in runs})
+    monkeypatch.setattr("pipeline.comparing.compare.read_samples", lambda _, runs: {run.run_id: rows for run in runs})
     comparison = compare_runs(reader, chosen(reader, place, "first", "better"))
     delta = comparison.deltas["accuracy_strict"][1]
     assert delta.high - delta.value == pytest.approx(0.1 * 2**0.5)

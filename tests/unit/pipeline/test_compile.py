@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from components.errors import BadInputError
-from pipeline.cluster_config import config_for_cluster
-from pipeline.cluster_graph import compile_for_cluster, compile_resources
+from pipeline.cluster.cluster_config import config_for_cluster
+from pipeline.cluster.cluster_graph import compile_for_cluster, compile_resources
 from pipeline.config import load_config
 from pipeline.fingerprint import code_fingerprint
 from pipeline.resources import ResourcesConfig
@@ -191,7 +191,7 @@ def seaweed_free_store(monkeypatch, tmp_path):
             stored = self.inner.put(directory, key, provenance=provenance)
             return Reference.parse(str(stored).replace(self.inner.uri, self.uri))
 
-    monkeypatch.setattr("pipeline.cluster_config.open_store", Bucket)
+    monkeypatch.setattr("pipeline.cluster.cluster_config.open_store", Bucket)
 
 
 @pytest.mark.parametrize(

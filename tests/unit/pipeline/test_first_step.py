@@ -7,10 +7,10 @@ import pytest
 
 from components.check_prerequisites.check import State
 from components.errors import BadInputError
-from pipeline import first_step
 from pipeline.arguments import pipeline_arguments
-from pipeline.cluster_config import config_for_cluster
-from pipeline.cluster_graph import pipeline_parameters
+from pipeline.cluster import first_step
+from pipeline.cluster.cluster_config import config_for_cluster
+from pipeline.cluster.cluster_graph import pipeline_parameters
 from pipeline.config import load_config
 
 RUN = Path(__file__).parent / "compiled" / "run.yaml"

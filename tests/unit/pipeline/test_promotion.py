@@ -15,11 +15,11 @@ from components.errors import BadInputError, GateFailedError, PipelineError
 from components.storage.config import StoreConfig
 from components.storage.lease import hold
 from components.storage.manifest import DamagedArtifactError
-from pipeline import promotion
-from pipeline.promotion import Request, open_desk, promote, settle
-from pipeline.promotion_log import Entry, previous_champion
-from pipeline.registered import parse_name, read_version, resolve
-from pipeline.targets.config import ServingConfig
+from pipeline.promoting import promotion
+from pipeline.promoting.promotion import Request, open_desk, promote, settle
+from pipeline.promoting.promotion_log import Entry, previous_champion
+from pipeline.promoting.registered import parse_name, read_version, resolve
+from pipeline.promoting.targets.config import ServingConfig
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from promotion_world import World, served_endpoint

@@ -11,12 +11,12 @@ import pytest
 from components.errors import BadInputError, PipelineError
 from components.storage.config import StoreConfig
 from components.storage.store import open_store
-from pipeline.endpoint import healthy
-from pipeline.serving import ServerCommand, server_command, verify_folder
-from pipeline.targets import local
-from pipeline.targets.config import ServingConfig
-from pipeline.targets.local import LocalTarget, read_state
-from pipeline.targets.target import Served
+from pipeline.promoting.endpoint import healthy
+from pipeline.promoting.serving import ServerCommand, server_command, verify_folder
+from pipeline.promoting.targets import local
+from pipeline.promoting.targets.config import ServingConfig
+from pipeline.promoting.targets.local import LocalTarget, read_state
+from pipeline.promoting.targets.target import Served
 
 SERVER = """
 import http.server, sys

@@ -15,11 +15,11 @@ from components.storage.__main__ import main as storage_command
 from components.storage.config import StoreConfig
 from components.storage.references import Reference
 from components.storage.store import open_store
-from pipeline.targets.config import ServingConfig
-from pipeline.targets.gitops import GitopsTarget
-from pipeline.targets.kubernetes import KubernetesTarget
-from pipeline.targets.manifests import render
-from pipeline.targets.target import Served
+from pipeline.promoting.targets.config import ServingConfig
+from pipeline.promoting.targets.gitops import GitopsTarget
+from pipeline.promoting.targets.kubernetes import KubernetesTarget
+from pipeline.promoting.targets.manifests import render
+from pipeline.promoting.targets.target import Served
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/models/deployments/grpo-sums"
 SERVICE = "/api/v1/namespaces/models/services/grpo-sums"

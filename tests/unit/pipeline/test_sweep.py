@@ -8,8 +8,8 @@ import yaml
 
 from components.errors import BadInputError
 from pipeline.graph import compile_pipeline
-from pipeline.sweep import make_sweep, own_rewards, parse_axis, sweep_arguments
-from pipeline.sweep_graph import build_sweep
+from pipeline.planning.sweep import make_sweep, own_rewards, parse_axis, sweep_arguments
+from pipeline.planning.sweep_graph import build_sweep
 
 QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
 

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from components.errors import BadInputError, PipelineError
-from pipeline.promotion_log import slug
-from pipeline.targets.config import ServingConfig
-from pipeline.targets.manifests import FIELD_MANAGER, PORT, PREFIX, Manifest, annotations, object_name, render
-from pipeline.targets.target import Served
+from pipeline.promoting.promotion_log import slug
+from pipeline.promoting.targets.config import ServingConfig
+from pipeline.promoting.targets.manifests import FIELD_MANAGER, PORT, PREFIX, Manifest, annotations, object_name, render
+from pipeline.promoting.targets.target import Served
 
 POLL_SECONDS = 2.0
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.compare import METRICS, Comparison, numbers, short_references
-from pipeline.tracked_runs import Figure, TrackedRunView
+from pipeline.comparing.compare import METRICS, Comparison, numbers, short_references
+from pipeline.comparing.tracked_runs import Figure, TrackedRunView
 
 PLAIN_WIDTH = 140
 SHOWN_METRICS = METRICS[:3]

@@ -11,10 +11,10 @@ from pathlib import Path
 import yaml
 
 from components.errors import BadInputError
-from pipeline.promotion_log import slug
-from pipeline.targets.config import ServingConfig
-from pipeline.targets.manifests import PREFIX, object_name, render, to_yaml
-from pipeline.targets.target import Served
+from pipeline.promoting.promotion_log import slug
+from pipeline.promoting.targets.config import ServingConfig
+from pipeline.promoting.targets.manifests import PREFIX, object_name, render, to_yaml
+from pipeline.promoting.targets.target import Served
 
 
 class GitopsTarget:

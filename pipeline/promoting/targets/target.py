@@ -10,8 +10,8 @@ from typing import Protocol
 
 from components.storage.config import StoreConfig
 from components.storage.references import Reference
-from pipeline.promotion_log import slug
-from pipeline.targets.config import ServingConfig
+from pipeline.promoting.promotion_log import slug
+from pipeline.promoting.targets.config import ServingConfig
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ def open_target(config: ServingConfig, home: Path) -> Target:
         home: the state folder (.grpo), for the local target.
     """
     if config.target == "local":
-        from pipeline.targets.local import LocalTarget
+        from pipeline.promoting.targets.local import LocalTarget
 
         return LocalTarget(config, home)
     if config.target == "gitops":
-        from pipeline.targets.gitops import GitopsTarget
+        from pipeline.promoting.targets.gitops import GitopsTarget
 
         return GitopsTarget(config)
-    from pipeline.targets.kubernetes import KubernetesTarget
+    from pipeline.promoting.targets.kubernetes import KubernetesTarget
 
     return KubernetesTarget(config)

@@ -13,7 +13,7 @@ from components.storage.config import StoreConfig
 from components.storage.references import Reference
 from components.storage.store import default_cache, fetch, open_store
 from pipeline.fingerprint import code_fingerprint
-from pipeline.registered import RegisteredVersion, run_config
+from pipeline.promoting.registered import RegisteredVersion, run_config
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,7 +44,7 @@ def as_in_run(client: "MlflowClient", version: RegisteredVersion) -> HowEvaluate
     Raises:
         PipelineError: its run does not say.
     """
-    from pipeline.registered import mlflow_errors
+    from pipeline.promoting.registered import mlflow_errors
 
     with mlflow_errors():
         tags = client.get_run(version.run_id).data.tags

@@ -10,8 +10,8 @@ from typing import Any
 from kfp import compiler, dsl
 from kfp.compiler.compiler_utils import KubernetesManifestOptions
 
+from pipeline.cluster.first_step import NAME, check_prerequisites
 from pipeline.config import RunConfig
-from pipeline.first_step import NAME, check_prerequisites
 from pipeline.graph import build_pipeline, placer
 from pipeline.resources import ResourcesConfig
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pipeline.cluster import Cluster, RunState, StepState
+    from pipeline.cluster.cluster import Cluster, RunState, StepState
     from pipeline.config import RunConfig
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.")]
@@ -81,7 +81,7 @@ def compile_config(
     from pipeline.installed import require_extra
 
     require_extra("compile", "`grpo compile`")
-    from pipeline.cluster_graph import compile_for_cluster, compile_resources
+    from pipeline.cluster.cluster_graph import compile_for_cluster, compile_resources
 
     if output.suffix not in (".yaml", ".yml"):
         raise BadInputError(f"--output {output}: KFP takes YAML; name a file that ends in .yaml")
@@ -131,7 +131,7 @@ def submit(
         cluster.cancel(run_id)
         typer.echo(f"stopping {run_id}; submitted again it goes on from its last checkpoint")
         return
-    from pipeline.cluster import refuse_placeholder_images
+    from pipeline.cluster.cluster import refuse_placeholder_images
     from pipeline.config import load_config
 
     assert config is not None
@@ -158,7 +158,7 @@ def status(
     insecure: Insecure = False,
     namespace: Namespace = None,
 ) -> None:
-    """Say where a run on a cluster stands, step by step; one that ended gives the exit code it would have given here."""
+    """Say where a run on a cluster stands, step by step; one that ended gives its exit code."""
     cluster = _connect(host, token_file, cookie_file, service_account, ca_cert, insecure, namespace)
     run_id = cluster.find(run)
     if wait:
@@ -192,7 +192,7 @@ def logs(
 
 def _ready(config: Path, overrides: list[str] | None, store_endpoint: str | None) -> "RunConfig":
     """The config as the cluster gets it."""
-    from pipeline.cluster_config import config_for_cluster
+    from pipeline.cluster.cluster_config import config_for_cluster
     from pipeline.config import load_config
 
     return config_for_cluster(load_config(config, overrides or []), store_endpoint=store_endpoint)
@@ -200,7 +200,7 @@ def _ready(config: Path, overrides: list[str] | None, store_endpoint: str | None
 
 def _say_what_is_not_in_it(config: "RunConfig") -> None:
     """What a person who starts the compiled pipeline by hand has to know."""
-    from pipeline.cluster import moving_images
+    from pipeline.cluster.cluster import moving_images
 
     if config.resources.service_account:
         typer.echo(
@@ -221,7 +221,7 @@ def _connect(
     namespace: str | None,
 ) -> "Cluster":
     from components.errors import BadInputError
-    from pipeline.cluster import Cluster, Connection
+    from pipeline.cluster.cluster import Cluster, Connection
     from pipeline.installed import require_extra
 
     require_extra("compile", "this command")

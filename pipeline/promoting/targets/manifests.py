@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from components.errors import BadInputError
-from pipeline.targets.config import ServingConfig
-from pipeline.targets.target import Served
+from pipeline.promoting.targets.config import ServingConfig
+from pipeline.promoting.targets.target import Served
 
 PORT = 8000
 WEIGHTS = "/weights"

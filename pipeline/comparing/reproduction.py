@@ -21,7 +21,7 @@ from components.storage.config import StoreConfig
 from components.storage.manifest import Manifest
 from components.storage.references import Reference
 from components.storage.store import ArtifactStore, fetch, open_store
-from pipeline.tracked_runs import RunReader, TrackedRunView
+from pipeline.comparing.tracked_runs import RunReader, TrackedRunView
 
 CONFIG_FILE = "config.yaml"
 COMMANDS_FILE = "commands.sh"

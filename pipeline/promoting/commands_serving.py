@@ -10,8 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from components.storage.config import StoreConfig
-    from pipeline.promotion import Plan, Promoted
-    from pipeline.targets.config import ServingConfig
+    from pipeline.promoting.promotion import Plan, Promoted
+    from pipeline.promoting.targets.config import ServingConfig
 
 STATE = Path(".grpo")
 
@@ -76,9 +76,9 @@ def promote(
     home: Home = STATE,
 ) -> None:
     """Make a version the champion: verify, compare with the champion, deploy, probe; put all back on any failure."""
-    from pipeline.promotion import Request, last_target, open_desk
-    from pipeline.promotion import promote as carry_out
-    from pipeline.registered import connect_to, parse_name, read_version, versions
+    from pipeline.promoting.promotion import Request, last_target, open_desk
+    from pipeline.promoting.promotion import promote as carry_out
+    from pipeline.promoting.registered import connect_to, parse_name, read_version, versions
 
     place = _place(config, tracking_uri, store)
     client = connect_to(place.tracking_uri)
@@ -112,9 +112,9 @@ def rollback(
     home: Home = STATE,
 ) -> None:
     """Go back to the champion before: verified, deployed and probed the same way."""
-    from pipeline.promotion import open_desk
-    from pipeline.promotion import rollback as carry_out
-    from pipeline.registered import connect_to
+    from pipeline.promoting.promotion import open_desk
+    from pipeline.promoting.promotion import rollback as carry_out
+    from pipeline.promoting.registered import connect_to
 
     place = _place(config, tracking_uri, store)
     desk = open_desk(
@@ -144,8 +144,8 @@ def history(
     import json
     from dataclasses import asdict
 
-    from pipeline.promotion import open_desk, settle
-    from pipeline.registered import champion, connect_to
+    from pipeline.promoting.promotion import open_desk, settle
+    from pipeline.promoting.registered import champion, connect_to
 
     place = _place(config, tracking_uri, store)
     client = connect_to(place.tracking_uri)
@@ -180,8 +180,8 @@ def serve(
 ) -> None:
     """Serve a model on this machine as an OpenAI-compatible chat endpoint, in the foreground."""
     from components.errors import BadInputError
-    from pipeline.promotion_log import slug
-    from pipeline.serving import run_server, server_command
+    from pipeline.promoting.promotion_log import slug
+    from pipeline.promoting.serving import run_server, server_command
 
     for value, allowed, option in (
         (engine, ("auto", "vllm", "transformers"), "--engine"),
@@ -220,10 +220,10 @@ def chat(
     home: Home = STATE,
 ) -> None:
     """Talk to a served model; the conversation goes on until an empty line."""
-    from pipeline.endpoint import stream
-    from pipeline.promotion_log import slug
-    from pipeline.serving import SYSTEM_PROMPT_SWITCH
-    from pipeline.targets.local import read_state
+    from pipeline.promoting.endpoint import stream
+    from pipeline.promoting.promotion_log import slug
+    from pipeline.promoting.serving import SYSTEM_PROMPT_SWITCH
+    from pipeline.promoting.targets.local import read_state
 
     state = read_state(home.absolute(), name)
     url = endpoint or (str(state["url"]) if state else "http://127.0.0.1:8000")
@@ -271,8 +271,8 @@ def evaluate(
     from components.storage.references import Reference
     from components.tracking.config import TrackingConfig
     from pipeline.config import load_config
-    from pipeline.evaluating import HowEvaluated, as_in_run, evaluate_model
-    from pipeline.registered import connect_to, resolve
+    from pipeline.promoting.evaluating import HowEvaluated, as_in_run, evaluate_model
+    from pipeline.promoting.registered import connect_to, resolve
 
     found = _find_model(model, config, tracking_uri, store, home)
     if holdout is not None:
@@ -342,7 +342,7 @@ def _serving(
 
     from components.errors import BadInputError
     from pipeline.config import apply_override, read_layers
-    from pipeline.targets.config import ServingConfig
+    from pipeline.promoting.targets.config import ServingConfig
 
     if file is None and target is None and port is None and not overrides:
         return None
@@ -368,9 +368,9 @@ def _find_model(model: str, config: Path | None, tracking_uri: str | None, store
     from components.storage.manifest import MANIFEST
     from components.storage.references import Reference
     from components.storage.store import default_cache, fetch
-    from pipeline.promotion import open_desk, settle
-    from pipeline.registered import connect_to, parse_name, read_stored_evaluation, resolve
-    from pipeline.serving import verify_folder
+    from pipeline.promoting.promotion import open_desk, settle
+    from pipeline.promoting.registered import connect_to, parse_name, read_stored_evaluation, resolve
+    from pipeline.promoting.serving import verify_folder
 
     place = _place(config, tracking_uri, store)
     folder = Path(model).expanduser()

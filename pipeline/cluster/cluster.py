@@ -152,7 +152,7 @@ class Cluster:
         Raises:
             BadInputError: when an image is only the placeholder of the defaults.
         """
-        from pipeline.cluster_graph import PIPELINE, compile_for_cluster, pipeline_parameters
+        from pipeline.cluster.cluster_graph import PIPELINE, compile_for_cluster, pipeline_parameters
 
         refuse_placeholder_images(config)
         with TemporaryDirectory() as folder, self._speaking("starting the run"):

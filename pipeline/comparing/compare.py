@@ -15,7 +15,7 @@ from typing import Any
 
 from components.errors import PipelineError
 from components.tracking.runs import flatten
-from pipeline.tracked_runs import Figure, RunReader, TrackedRunView
+from pipeline.comparing.tracked_runs import Figure, RunReader, TrackedRunView
 
 METRICS: tuple[tuple[str, str, str], ...] = (
     ("format_compliance", "in the format", "candidate_strict"),

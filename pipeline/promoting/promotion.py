@@ -20,9 +20,9 @@ from components.errors import BadInputError, GateFailedError, PipelineError
 from components.storage.config import StoreConfig
 from components.storage.lease import Lease, held, hold
 from components.storage.store import open_store
-from pipeline.evidence import Finding, judge_promotion
-from pipeline.promotion_log import Action, Entry, Journal, PromotionLog, last_serving, previous_champion
-from pipeline.registered import (
+from pipeline.promoting.evidence import Finding, judge_promotion
+from pipeline.promoting.promotion_log import Action, Entry, Journal, PromotionLog, last_serving, previous_champion
+from pipeline.promoting.registered import (
     RegisteredVersion,
     champion,
     mlflow_errors,
@@ -31,8 +31,8 @@ from pipeline.registered import (
     run_config,
     set_champion,
 )
-from pipeline.targets.config import ServingConfig
-from pipeline.targets.target import Served, Target, open_target
+from pipeline.promoting.targets.config import ServingConfig
+from pipeline.promoting.targets.target import Served, Target, open_target
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -174,7 +174,7 @@ def open_desk(
     Raises:
         BadInputError: the person's store is not the one used before.
     """
-    from pipeline.registered import versions
+    from pipeline.promoting.registered import versions
 
     newest = versions(client, name)[-1]
     kept = client.get_registered_model(name).tags.get(STORE_TAG)
@@ -435,7 +435,7 @@ def _probe(desk: Desk, version: RegisteredVersion, served: Served, url: str, max
     """
     from components.contract import build_contract
     from components.contract.config import ContractConfig
-    from pipeline.probe import choose_samples, probe
+    from pipeline.promoting.probe import choose_samples, probe
 
     evaluation = read_stored_evaluation(version.evaluation, desk.store)
     config = run_config(desk.client, version)

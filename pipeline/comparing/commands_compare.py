@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipeline.tracked_runs import RunReader, TrackedRunView
+    from pipeline.comparing.tracked_runs import RunReader, TrackedRunView
 
 Config = Annotated[
     Path | None,
@@ -40,7 +40,7 @@ def runs(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many, the newest.")] = 20,
 ) -> None:
     """List the newest runs: id, name, state, verdict, main figures."""
-    from pipeline.compare_display import make_console, print_runs
+    from pipeline.comparing.compare_display import make_console, print_runs
 
     reader = _reader(config, tracking_uri, experiment)
     found = reader.newest(limit)
@@ -55,8 +55,8 @@ def show(run: RunName, config: Config = None, tracking_uri: TrackingUri = None, 
     """Show one run: figures with intervals, gates, how often its holdout was used, cost, versions, files."""
     import json
 
-    from pipeline.compare_display import make_console, print_run
-    from pipeline.reproduction import holdout_sentence, read_config
+    from pipeline.comparing.compare_display import make_console, print_run
+    from pipeline.comparing.reproduction import holdout_sentence, read_config
 
     reader = _reader(config, tracking_uri, experiment)
     found = _newest(reader, run)
@@ -87,8 +87,8 @@ def compare(
 ) -> None:
     """Compare runs with the first: figures with intervals, differences, verdict, cost, and what differs in configs."""
     from components.errors import BadInputError
-    from pipeline.compare import compare_runs
-    from pipeline.compare_display import make_console, print_comparison
+    from pipeline.comparing.compare import compare_runs
+    from pipeline.comparing.compare_display import make_console, print_comparison
 
     if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
         raise BadInputError(f"--html {html}: write the name of a file in a folder that exists")
@@ -100,7 +100,7 @@ def compare(
     comparison = compare_runs(reader, chosen)
     print_comparison(make_console(), comparison)
     if html is not None:
-        from pipeline.compare_page import write_page
+        from pipeline.comparing.compare_page import write_page
 
         write_page(comparison, reader, html)
         typer.echo(f"wrote {html}")
@@ -116,8 +116,8 @@ def reproduce(
     ] = None,
 ) -> None:
     """Write the config and the commands that repeat a run, and say what cannot be repeated."""
-    from pipeline.compare_display import make_console
-    from pipeline.reproduction import write_reproduction
+    from pipeline.comparing.compare_display import make_console
+    from pipeline.comparing.reproduction import write_reproduction
 
     reader = _reader(config, tracking_uri, experiment)
     found = _newest(reader, run)
@@ -137,7 +137,7 @@ def reproduce(
 
 
 def _reader(config: Path | None, uri: str | None, experiment: str | None) -> "RunReader":
-    from pipeline.tracked_runs import RunReader, tracking_of
+    from pipeline.comparing.tracked_runs import RunReader, tracking_of
 
     return RunReader(tracking_of(config, [], uri, experiment))
 

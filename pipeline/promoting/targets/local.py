@@ -16,11 +16,11 @@ from pathlib import Path
 
 from components.errors import BadInputError, PipelineError
 from components.storage.store import default_cache, fetch
-from pipeline.endpoint import healthy
-from pipeline.promotion_log import slug
-from pipeline.serving import choose_server, server_command, server_log_tail
-from pipeline.targets.config import ServingConfig
-from pipeline.targets.target import Served
+from pipeline.promoting.endpoint import healthy
+from pipeline.promoting.promotion_log import slug
+from pipeline.promoting.serving import choose_server, server_command, server_log_tail
+from pipeline.promoting.targets.config import ServingConfig
+from pipeline.promoting.targets.target import Served
 
 MARK = "GRPO_SERVING"
 """Environment variable of a server process: its state folder. Tells it from a stranger with the same number."""

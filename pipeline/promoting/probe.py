@@ -13,7 +13,7 @@ from typing import Any
 
 from components.contract import Contract
 from components.errors import BadInputError
-from pipeline.endpoint import ask
+from pipeline.promoting.endpoint import ask
 
 PROBES = 50
 """Prompts asked, where the evaluation has as many."""

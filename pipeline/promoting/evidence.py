@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from components.errors import BadInputError
 from components.storage.config import StoreConfig
 from components.storage.store import default_cache, open_store
-from pipeline.registered import RegisteredVersion, read_stored_evaluation
+from pipeline.promoting.registered import RegisteredVersion, read_stored_evaluation
 
 if TYPE_CHECKING:
     from components.judge_candidate.pairs import StoredEvaluation

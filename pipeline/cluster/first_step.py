@@ -32,7 +32,7 @@ from components.prepare_dataset.config import FileSource, GeneratedSource, HubSo
 from components.storage.store import open_store
 from components.train_grpo.trl_fields import load_fields
 from pipeline.arguments import pipeline_arguments
-from pipeline.cluster_config import has_local_inputs, refuse_what_pods_cannot_reach
+from pipeline.cluster.cluster_config import has_local_inputs, refuse_what_pods_cannot_reach
 from pipeline.config import RunConfig, build_config
 from pipeline.resources import ResourcesConfig, StepResources
 
@@ -81,7 +81,7 @@ def check_prerequisites(config: dict, resources: str, report: dsl.Output[dsl.Mar
     from components.steps import step
 
     with step("check_prerequisites"):
-        from pipeline.first_step import read_and_check
+        from pipeline.cluster.first_step import read_and_check
 
         sections = read_and_check(config, resources, report.path)
     return namedtuple("Sections", list(sections))(**sections)
@@ -238,7 +238,7 @@ def _wanted(config: RunConfig, name: str, step: StepResources, nodes: list[Node]
 
 def _training_gib(config: RunConfig) -> float | None:
     """GiB a GPU needs for the training, by the estimate of `grpo plan`; None where the model's shape is not known."""
-    from pipeline.plan import make_plan
+    from pipeline.planning.plan import make_plan
 
     with TemporaryDirectory() as folder:
         try:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from components.errors import BadInputError
-from pipeline.compare import METRICS, THREADS, Comparison, numbers, read_samples
-from pipeline.compare_display import cost, cut, moment, signed
-from pipeline.tracked_runs import Figure, RunReader, TrackedRunView
+from pipeline.comparing.compare import METRICS, THREADS, Comparison, numbers, read_samples
+from pipeline.comparing.compare_display import cost, cut, moment, signed
+from pipeline.comparing.tracked_runs import Figure, RunReader, TrackedRunView
 
 MOST_DRAWN = 7
 MOST_ROWS = 20
@@ -72,7 +72,7 @@ def render_page(comparison: Comparison, reader: RunReader) -> str:
     from components.register_model.charts import PALETTE
 
     environment = Environment(
-        loader=PackageLoader("pipeline"),
+        loader=PackageLoader("pipeline.comparing"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

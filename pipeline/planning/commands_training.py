@@ -42,7 +42,7 @@ def plan(
     """Say what a training will cost: steps, tokens, checkpoints, memory, time. Exit code 3 when it does not fit."""
     from components.errors import ExitCode
     from pipeline.config import load_config
-    from pipeline.plan import make_plan, plan_lines
+    from pipeline.planning.plan import make_plan, plan_lines
 
     made = make_plan(load_config(config, overrides or []), gpu=gpu, model_config=model_config, rows=rows)
     for line in plan_lines(made):
@@ -71,7 +71,7 @@ def sweep(
 ) -> None:
     """Train every point of a grid in one run; the best by validation rows is judged on the holdout and registered."""
     from pipeline.config import load_config
-    from pipeline.sweep import make_sweep
+    from pipeline.planning.sweep import make_sweep
 
     made = make_sweep(config, overrides or [], [*(grid or []), *context.args], parallel=parallel)
     base = load_config(config, overrides or [])
@@ -79,8 +79,8 @@ def sweep(
     if output is not None:
         from pipeline.fingerprint import files_fingerprint
         from pipeline.graph import compile_pipeline
-        from pipeline.sweep import own_rewards, sweep_arguments
-        from pipeline.sweep_graph import build_sweep
+        from pipeline.planning.sweep import own_rewards, sweep_arguments
+        from pipeline.planning.sweep_graph import build_sweep
 
         arguments = sweep_arguments(
             base,

@@ -1,0 +1,1 @@
+"""The same graph on a Kubeflow cluster; see docs/cluster.md."""

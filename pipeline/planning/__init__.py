@@ -1,0 +1,1 @@
+"""Before a training: what it will take, and many of them; see docs/training.md."""
