@@ -24,6 +24,7 @@ from components.sections import content_hash
 from components.steps import emit
 from components.storage.store import ArtifactStore, default_cache, open_store
 from components.tracking.prompts import register_system_prompt
+from components.tracking.recorded import recorded_version
 from components.tracking.registry import register_version
 from components.tracking.runs import (
     connect,
@@ -66,13 +67,20 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
     """
     store = open_store(inputs.store)
     reading = read_results(inputs, work)
+    run_id, name = inputs.run_id, str(inputs.registry.name)
+    recorded = content_hash(_run_tags(inputs, reading), inputs.config)
+    known = recorded_version(
+        inputs.tracking.uri, run_id=run_id, mark=(RECORDED_TAG, recorded), name=name, digest=inputs.merged.digest
+    )
+    if known is not None and _take_page(store, inputs, recorded, page):
+        version = f"{name}/{known}"
+        _emit_summary(inputs, reading, run_id, version, page)
+        return version
     client = connect(inputs.tracking)
-    run_id = inputs.run_id
     if not run_exists(client, run_id):
         run_id = _restore_run(client, inputs, reading)
     # The commit of a training that is only recorded anew is the one it was first recorded with.
     commit = client.get_run(run_id).data.tags.get(COMMIT_TAG) or git_commit()
-    recorded = content_hash(_run_tags(inputs, reading), inputs.config)
     if client.get_run(run_id).data.tags.get(RECORDED_TAG) != recorded or not _take_page(store, inputs, recorded, page):
         uses = count_holdout_uses(store, str(reading.verdict["holdout_fingerprint"]))
         _write_page(inputs, reading, run_id, page, commit=commit, uses=uses)
@@ -87,7 +95,6 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
     verdict = str(reading.verdict["verdict"])
     version = ""
     if verdict == "pass" or (verdict == "inconclusive" and inputs.registry.register_inconclusive):
-        name = str(inputs.registry.name)
         made_by = {"git.commit": commit} if commit else {}
         number = register_version(
             client,
@@ -101,7 +108,7 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
         version = f"{name}/{number}"
     failed = not version and inputs.registry.fail_run_on_gate
     end_run(client, run_id, "FAILED" if failed else "FINISHED")
-    emit({"step": "register_model", "event": "summary", "summary": _summary(inputs, reading, run_id, version, page)})
+    _emit_summary(inputs, reading, run_id, version, page)
     if failed:
         raise GateFailedError(f"verdict {verdict}: " + "; ".join(reading.failed_gates()))
     return version
@@ -312,9 +319,9 @@ def _places(inputs: RegistrationInputs, run_id: str, page: Path) -> dict[str, st
     }
 
 
-def _summary(inputs: RegistrationInputs, reading: Reading, run_id: str, version: str, page: Path) -> dict[str, Any]:
+def _emit_summary(inputs: RegistrationInputs, reading: Reading, run_id: str, version: str, page: Path) -> None:
     """What `grpo run` prints at the end."""
-    return {
+    summary = {
         "rows": reading.rows,
         "metrics": reading.table(),
         "verdict": reading.verdict["verdict"],
@@ -324,3 +331,4 @@ def _summary(inputs: RegistrationInputs, reading: Reading, run_id: str, version:
         "places": _places(inputs, run_id, page),
         "tracking_uri": inputs.tracking.uri,
     }
+    emit({"step": "register_model", "event": "summary", "summary": summary})
