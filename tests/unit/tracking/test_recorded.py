@@ -29,8 +29,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return path, run.run_id
 
 
-def look(path: Path, run_id: str, **changes: object) -> str | None:
-    asked = {"run_id": run_id, "mark": MARK, "name": "model", "digest": DIGEST} | changes
+def look(path: Path, real_run: str, **changes: object) -> str | None:
+    asked = {"run_id": real_run, "mark": MARK, "name": "model", "digest": DIGEST} | changes
     return recorded_version(f"sqlite:///{path}", **asked)  # type: ignore[arg-type]
 
 
