@@ -63,7 +63,8 @@ def newest_run(folder):
 def events(folder):
     run_folder = newest_run(folder)
     path = run_folder / "events.jsonl" if run_folder else None
-    return [json.loads(line) for line in path.read_text().splitlines()] if path and path.exists() else []
+    lines = path.read_text().splitlines(keepends=True) if path and path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
 
 def log(folder):
