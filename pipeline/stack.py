@@ -89,6 +89,7 @@ def up(home: Path, *, database: str | None = None) -> Stack:
     if not _is_running(stack, "s3"):
         _start(home, stack, "s3", _weed(home, stack), {"HOME": str(home / "s3"), "GOMEMLIMIT": "500MiB"})
     _wait(home, stack, "s3", f"{stack.environment()['AWS_ENDPOINT_URL']}/healthz")
+    _wait_for_objects(home, stack)
     if not _is_running(stack, "mlflow"):
         settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         _start(home, stack, "mlflow", _mlflow(home, stack, database), settings)
@@ -216,6 +217,37 @@ def _wait(home: Path, stack: Stack, name: str, url: str) -> None:
     if _is_running(stack, name):
         _stop(*stack.processes[name])
     raise PipelineError(f"{name} does not answer at {url}; the end of {home / name}.log:\n{log[-1500:]}")
+
+
+def _wait_for_objects(home: Path, stack: Stack) -> None:
+    """Wait until the S3 server keeps and gives objects: it answers before the volumes behind it are there.
+
+    Raises:
+        PipelineError: when it took too long.
+    """
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=stack.environment()["AWS_ENDPOINT_URL"],
+        aws_access_key_id=stack.access_key,
+        aws_secret_access_key=stack.secret_key,
+        region_name="us-east-1",
+        config=Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=5),
+    )
+    deadline, fault = time.monotonic() + START_SECONDS, ""
+    while time.monotonic() < deadline:
+        try:
+            client.put_object(Bucket=BUCKETS[0], Key=".ready", Body=b"ready")
+            client.get_object(Bucket=BUCKETS[0], Key=".ready")["Body"].read()
+            client.delete_object(Bucket=BUCKETS[0], Key=".ready")
+            return
+        except (ClientError, BotoCoreError) as error:
+            fault = str(error)
+            time.sleep(0.3)
+    raise PipelineError(f"the S3 server keeps no objects ({fault}); see {home / 's3.log'}")
 
 
 def _is_running(stack: Stack, name: str) -> bool:
