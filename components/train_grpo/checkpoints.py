@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from components.errors import PipelineError
+from components.storage.manifest import DamagedArtifactError
 from components.storage.store import ArtifactStore
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,11 @@ def newest_checkpoint(store: ArtifactStore, prefix: str, cache: Path) -> Checkpo
             continue
         try:
             return Checkpoint(step, store.fetch(reference, cache))
-        except PipelineError as error:
+        except DamagedArtifactError as error:
             log.warning("checkpoint of step %d is damaged and passed over: %s", step, error)
+            store.delete(key)  # training comes by this step again, and an artifact is never overwritten
+        except PipelineError as error:
+            log.warning("checkpoint of step %d cannot be read and is passed over: %s", step, error)
     return None
 
 
