@@ -107,41 +107,26 @@ def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries:
         data_inputs: str,
     ) -> str:
         """Import, prepare, smoke test, train, merge, evaluate twice, judge, register."""
-        imported = place(
-            import_model(model=model, store=store, inputs=model_inputs, code=code_fingerprint("import_model")),
-            "import_model",
-            "import model",
+        base, dataset, holdout = import_and_prepare(
+            place,
+            model=model,
+            data=data,
+            contract=contract,
+            store=store,
+            model_inputs=model_inputs,
+            data_inputs=data_inputs,
         )
-        base = imported.output
-        prepared = place(
-            prepare_dataset(
-                data=data,
-                contract=contract,
-                base=base,
-                store=store,
-                inputs=data_inputs,
-                code=code_fingerprint("prepare_dataset"),
-            ),
-            "prepare_dataset",
-            "prepare dataset",
+        smoke_report = place_smoke_test(
+            place,
+            dataset=dataset,
+            base=base,
+            contract=contract,
+            rewards=rewards,
+            smoke_test=smoke_test,
+            sampling=sampling,
+            stages=stages,
+            store=store,
         )
-        dataset, holdout = prepared.outputs["dataset"], prepared.outputs["holdout"]
-        tested = place(
-            smoke_test_rewards(
-                dataset=dataset,
-                base=base,
-                contract=contract,
-                rewards=rewards,
-                smoke_test=smoke_test,
-                sampling=sampling,
-                stages=stages,
-                store=store,
-                code=code_fingerprint("smoke_test_rewards"),
-            ),
-            "smoke_test_rewards",
-            "smoke test rewards",
-        )
-        smoke_report = tested.outputs["Output"]
         trained = place(
             train_grpo(
                 run=run,
@@ -181,6 +166,95 @@ def build_pipeline(resources: ResourcesConfig, *, caching: bool = True, retries:
         )
 
     return grpo
+
+
+def import_and_prepare(
+    place: Callable[[Any, str, str], Any],
+    *,
+    model: Any,
+    data: Any,
+    contract: Any,
+    store: Any,
+    model_inputs: Any,
+    data_inputs: Any,
+) -> tuple[Any, Any, Any]:
+    """The graph's first two steps: import and prepare.
+
+    Args:
+        place: from `placer`.
+        model: the section; like all that follow, a pipeline parameter or a step's output.
+        data: the section.
+        contract: the section.
+        store: the section.
+        model_inputs: fingerprint of a local base model.
+        data_inputs: fingerprint of local data files.
+
+    Returns:
+        References of the base model, the prepared dataset and the holdout.
+    """
+    base = place(
+        import_model(model=model, store=store, inputs=model_inputs, code=code_fingerprint("import_model")),
+        "import_model",
+        "import model",
+    ).output
+    prepared = place(
+        prepare_dataset(
+            data=data,
+            contract=contract,
+            base=base,
+            store=store,
+            inputs=data_inputs,
+            code=code_fingerprint("prepare_dataset"),
+        ),
+        "prepare_dataset",
+        "prepare dataset",
+    )
+    return base, prepared.outputs["dataset"], prepared.outputs["holdout"]
+
+
+def place_smoke_test(
+    place: Callable[[Any, str, str], Any],
+    *,
+    dataset: Any,
+    base: Any,
+    contract: Any,
+    rewards: Any,
+    smoke_test: Any,
+    sampling: Any,
+    stages: Any,
+    store: Any,
+) -> Any:
+    """The smoke test's place in the graph.
+
+    Args:
+        place: from `placer`.
+        dataset: reference of the prepared dataset; like all that follow, a pipeline parameter or a step's output.
+        base: reference of the base model.
+        contract: the section.
+        rewards: the section.
+        smoke_test: the section.
+        sampling: how training samples.
+        stages: the section.
+        store: the section.
+
+    Returns:
+        Reference of the report.
+    """
+    return place(
+        smoke_test_rewards(
+            dataset=dataset,
+            base=base,
+            contract=contract,
+            rewards=rewards,
+            smoke_test=smoke_test,
+            sampling=sampling,
+            stages=stages,
+            store=store,
+            code=code_fingerprint("smoke_test_rewards"),
+        ),
+        "smoke_test_rewards",
+        "smoke test rewards",
+    ).outputs["Output"]
 
 
 def after_training(

@@ -100,12 +100,12 @@ def collect_garbage_command(
     from components.tracking.config import TrackingConfig
     from components.tracking.references import tracked_references
     from pipeline.config import absolute_tracking, load_config
-    from pipeline.promoting.registered import connect_to
+    from pipeline.tracking import open_tracking
 
     opened = open_store(store_section(config, store))
     tracking = load_config(config).tracking if config else TrackingConfig()
-    uri = tracking_uri or absolute_tracking(tracking.uri)
-    keep = needed_references(list_artifacts(opened), tracked_references(connect_to(uri)))
+    tracking = tracking.model_copy(update={"uri": tracking_uri or absolute_tracking(tracking.uri)})
+    keep = needed_references(list_artifacts(opened), tracked_references(open_tracking(tracking)))
     garbage = collect_garbage(opened, keep, dry_run=not remove, grace_s=older_than_hours * 3600)
     verb = "removed" if remove else "would remove"
     for artifact in garbage.removed:
@@ -114,7 +114,7 @@ def collect_garbage_command(
         typer.echo(f"{verb} {leftover} (left by an interrupted writer)")
     typer.echo(
         f"{verb} {len(garbage.removed)} artifacts, {format_size(garbage.size)}; {garbage.kept} stay, which "
-        f"{uri} names or which are younger than {older_than_hours:g} hours"
+        f"{tracking.uri} names or which are younger than {older_than_hours:g} hours"
     )
     if garbage.removed and not remove:
         typer.echo("`grpo store gc --remove` removes them")

@@ -80,8 +80,9 @@ def register_model(inputs: RegistrationInputs, *, work: Path, page: Path) -> str
     if not run_exists(client, run_id):
         run_id = _restore_run(client, inputs, reading)
     # The commit of a training that is only recorded anew is the one it was first recorded with.
-    commit = client.get_run(run_id).data.tags.get(COMMIT_TAG) or git_commit()
-    if client.get_run(run_id).data.tags.get(RECORDED_TAG) != recorded or not _take_page(store, inputs, recorded, page):
+    present = client.get_run(run_id).data.tags
+    commit = present.get(COMMIT_TAG) or git_commit()
+    if present.get(RECORDED_TAG) != recorded or not _take_page(store, inputs, recorded, page):
         uses = count_holdout_uses(store, str(reading.verdict["holdout_fingerprint"]))
         _write_page(inputs, reading, run_id, page, commit=commit, uses=uses)
         gpus = int(inputs.config["resources"]["train_grpo"]["gpus"])

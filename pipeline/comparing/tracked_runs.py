@@ -5,9 +5,7 @@ a run that is not there, the start of an id that fits several) is one sentence w
 reader is opened.
 """
 
-import os
 import re
-import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from components.errors import BadInputError, PipelineError
 from components.tracking.config import TrackingConfig
+from pipeline.tracking import open_tracking
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
+    pass
 
 _ID = re.compile(r"[0-9a-f]{2,32}")
 _EVALUATION = re.compile(r"evaluations/([0-9a-f]{12})/")
@@ -121,7 +120,7 @@ class RunReader:
 
     def __init__(self, tracking: TrackingConfig) -> None:
         self.tracking = tracking
-        self._client = _open(tracking)
+        self._client = open_tracking(tracking)
         self._experiment = self._find_experiment()
 
     def newest(self, limit: int) -> list[TrackedRunView]:
@@ -266,38 +265,6 @@ def tracking_of(
         tracking = load_config(config, list(overrides)).tracking
     changes = {name: value for name, value in (("uri", uri), ("experiment", experiment)) if value}
     return tracking.model_copy(update=changes)
-
-
-def _open(tracking: TrackingConfig) -> "MlflowClient":
-    """A client; nothing is made where there is no MLflow."""
-    from pipeline.submission import check_tracking
-
-    check_tracking(tracking.uri)
-    path = Path(tracking.uri.removeprefix("sqlite:///"))
-    if tracking.uri.startswith("sqlite:///") and not path.exists():
-        raise BadInputError(
-            f"tracking.uri: there is no MLflow database {path}; start a run with `grpo run`, or say where MLflow is "
-            "with --config RUN.yaml or --tracking-uri"
-        )
-    if tracking.uri.startswith("sqlite:///") and not _is_mlflow(path):
-        raise BadInputError(f"tracking.uri: {path} is a SQLite database, and not one of MLflow's; name another")
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    try:
-        from components.tracking.runs import connect
-
-        return connect(tracking)
-    except ModuleNotFoundError as error:
-        raise BadInputError(
-            f"{error.name} is not installed, and runs are read with it: pip install 'grpo-pipeline[registry]'"
-        ) from error
-
-
-def _is_mlflow(path: Path) -> bool:
-    """Whether a SQLite file holds MLflow's tables (MLflow would make them in any)."""
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
-        found = database.execute("select count(*) from sqlite_master where name = 'experiments'").fetchone()
-    database.close()
-    return bool(found[0])
 
 
 def _asked(question: Callable[[], Any]) -> Any:

@@ -9,12 +9,9 @@ from typing import Any, NamedTuple
 from kfp import dsl
 
 from components.choose_winner.component import choose_winner
-from components.import_model.component import import_model
-from components.prepare_dataset.component import prepare_dataset
-from components.smoke_test_rewards.component import smoke_test_rewards
 from components.train_grpo.component import train_grpo
 from pipeline.fingerprint import code_fingerprint
-from pipeline.graph import after_training, placer
+from pipeline.graph import after_training, import_and_prepare, place_smoke_test, placer
 from pipeline.resources import ResourcesConfig
 
 
@@ -45,23 +42,6 @@ def build_sweep(
     """
     place = placer(resources, caching=caching, retries=retries)
 
-    def test(dataset: Any, base: Any, sections: Any, shared: dict[str, Any]) -> Any:
-        return place(
-            smoke_test_rewards(
-                dataset=dataset,
-                base=base,
-                contract=shared["contract"],
-                rewards=sections["rewards"],
-                smoke_test=shared["smoke_test"],
-                sampling=sections["sampling"],
-                stages=sections["stages"],
-                store=shared["store"],
-                code=code_fingerprint("smoke_test_rewards"),
-            ),
-            "smoke_test_rewards",
-            "smoke test rewards",
-        ).outputs["Output"]
-
     @dsl.pipeline(name="train-points", description="Train every point of a grid and choose the best.")
     def train_points(
         points: list,
@@ -76,10 +56,20 @@ def build_sweep(
         config: str,
     ) -> Winner:
         """A graph of its own: KFP's local runner gives a loop its graph's inputs, not what tasks beside it made."""
-        shared = {"contract": contract, "smoke_test": smoke_test, "store": store}
         with dsl.ParallelFor(items=points, parallelism=parallel) as point:
-            sections = {"rewards": point.rewards, "sampling": point.sampling, "stages": point.stages}
-            passed = test(dataset, base, sections, shared) if own_rewards else report
+            passed = report
+            if own_rewards:
+                passed = place_smoke_test(
+                    place,
+                    dataset=dataset,
+                    base=base,
+                    contract=contract,
+                    rewards=point.rewards,
+                    smoke_test=smoke_test,
+                    sampling=point.sampling,
+                    stages=point.stages,
+                    store=store,
+                )
             trained = place(
                 train_grpo(
                     run=point.run,
@@ -137,27 +127,28 @@ def build_sweep(
         data_inputs: str,
     ) -> str:
         """Import, prepare, smoke test, train each point, choose, merge, evaluate twice, judge, register."""
-        shared = {"contract": contract, "smoke_test": smoke_test, "store": store}
-        base = place(
-            import_model(model=model, store=store, inputs=model_inputs, code=code_fingerprint("import_model")),
-            "import_model",
-            "import model",
-        ).output
-        prepared = place(
-            prepare_dataset(
-                data=data,
-                contract=contract,
-                base=base,
-                store=store,
-                inputs=data_inputs,
-                code=code_fingerprint("prepare_dataset"),
-            ),
-            "prepare_dataset",
-            "prepare dataset",
+        base, dataset, holdout = import_and_prepare(
+            place,
+            model=model,
+            data=data,
+            contract=contract,
+            store=store,
+            model_inputs=model_inputs,
+            data_inputs=data_inputs,
         )
-        dataset, holdout = prepared.outputs["dataset"], prepared.outputs["holdout"]
-        common = {"rewards": rewards, "sampling": sampling, "stages": stages}
-        tested = None if own_rewards else test(dataset, base, common, shared)
+        tested = None
+        if not own_rewards:
+            tested = place_smoke_test(
+                place,
+                dataset=dataset,
+                base=base,
+                contract=contract,
+                rewards=rewards,
+                smoke_test=smoke_test,
+                sampling=sampling,
+                stages=stages,
+                store=store,
+            )
         winner = train_points(
             points=points,
             model=model,

@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from components.storage.config import StoreConfig
+    from components.tracking.config import TrackingConfig
     from pipeline.promoting.promotion import Plan, Promoted
     from pipeline.promoting.targets.config import ServingConfig
 
@@ -78,10 +79,11 @@ def promote(
     """Make a version the champion: verify, compare with the champion, deploy, probe; put all back on any failure."""
     from pipeline.promoting.promotion import Request, last_target, open_desk
     from pipeline.promoting.promotion import promote as carry_out
-    from pipeline.promoting.registered import connect_to, parse_name, read_version, versions
+    from pipeline.promoting.registered import parse_name, read_version, versions
+    from pipeline.tracking import open_tracking
 
     place = _place(config, tracking_uri, store)
-    client = connect_to(place.tracking_uri)
+    client = open_tracking(place.tracking)
     name, number = parse_name(model)
     if number is not None and not number.isdigit():
         raise typer.BadParameter(f"{model!r}: write NAME or NAME/VERSION", param_hint="NAME")
@@ -114,12 +116,10 @@ def rollback(
     """Go back to the champion before: verified, deployed and probed the same way."""
     from pipeline.promoting.promotion import open_desk
     from pipeline.promoting.promotion import rollback as carry_out
-    from pipeline.promoting.registered import connect_to
+    from pipeline.tracking import open_tracking
 
     place = _place(config, tracking_uri, store)
-    desk = open_desk(
-        connect_to(place.tracking_uri), name, home=home, on_step=_show_step, store=place.store, wait_s=wait
-    )
+    desk = open_desk(open_tracking(place.tracking), name, home=home, on_step=_show_step, store=place.store, wait_s=wait)
     outcome = carry_out(
         desk,
         serving=_serving(serving, target, port, overrides),
@@ -145,10 +145,11 @@ def history(
     from dataclasses import asdict
 
     from pipeline.promoting.promotion import open_desk, settle
-    from pipeline.promoting.registered import champion, connect_to
+    from pipeline.promoting.registered import champion
+    from pipeline.tracking import open_tracking
 
     place = _place(config, tracking_uri, store)
-    client = connect_to(place.tracking_uri)
+    client = open_tracking(place.tracking)
     desk = open_desk(client, name, home=home, on_step=_show_step, store=place.store)
     settle(desk)
     entries = desk.log.entries()
@@ -269,10 +270,10 @@ def evaluate(
     """Evaluate one model on one holdout, as a run does; `grpo promote` finds the result."""
     from components.errors import BadInputError
     from components.storage.references import Reference
-    from components.tracking.config import TrackingConfig
     from pipeline.config import load_config
     from pipeline.promoting.evaluating import HowEvaluated, as_in_run, evaluate_model
-    from pipeline.promoting.registered import connect_to, resolve
+    from pipeline.promoting.registered import resolve
+    from pipeline.tracking import open_tracking
 
     found = _find_model(model, config, tracking_uri, store, home)
     if holdout is not None:
@@ -284,7 +285,7 @@ def evaluate(
     else:
         if like is None and found.path:
             raise BadInputError(f"{model} is a folder: give --like NAME/VERSION, or --config and --holdout")
-        client = connect_to(_place(config, tracking_uri, store).tracking_uri or TrackingConfig().uri)
+        client = open_tracking(_place(config, tracking_uri, store).tracking)
         how = as_in_run(client, resolve(client, like or model))
         place = found.store
     work = home.absolute() / "work" / "evaluate"
@@ -300,8 +301,8 @@ def evaluate(
 class _Place:
     """MLflow and, where a person said so, the store."""
 
-    def __init__(self, tracking_uri: str, store: "StoreConfig | None") -> None:
-        self.tracking_uri = tracking_uri
+    def __init__(self, tracking: "TrackingConfig", store: "StoreConfig | None") -> None:
+        self.tracking = tracking
         self.store = store
 
 
@@ -323,15 +324,13 @@ class _Found:
 def _place(config: Path | None, tracking_uri: str | None, store: str | None) -> _Place:
     from components.storage.config import StoreConfig
     from components.tracking.config import TrackingConfig
-    from pipeline.config import load_config
+    from pipeline.config import absolute_store, absolute_tracking, load_config
 
     loaded = load_config(config) if config else None
-    uri = tracking_uri or (loaded.tracking.uri if loaded else TrackingConfig().uri)
-    if uri.startswith("sqlite:///"):
-        uri = f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
+    uri = absolute_tracking(tracking_uri or (loaded.tracking.uri if loaded else TrackingConfig().uri))
     if store is None:
-        return _Place(uri, loaded.store if loaded else None)
-    return _Place(uri, StoreConfig(uri=store if "://" in store else str(Path(store).absolute())))
+        return _Place(TrackingConfig(uri=uri), loaded.store if loaded else None)
+    return _Place(TrackingConfig(uri=uri), StoreConfig(uri=absolute_store(store)))
 
 
 def _serving(
@@ -369,8 +368,9 @@ def _find_model(model: str, config: Path | None, tracking_uri: str | None, store
     from components.storage.references import Reference
     from components.storage.store import default_cache, fetch
     from pipeline.promoting.promotion import open_desk, settle
-    from pipeline.promoting.registered import connect_to, parse_name, read_stored_evaluation, resolve
+    from pipeline.promoting.registered import parse_name, read_stored_evaluation, resolve
     from pipeline.promoting.serving import verify_folder
+    from pipeline.tracking import open_tracking
 
     place = _place(config, tracking_uri, store)
     folder = Path(model).expanduser()
@@ -387,7 +387,7 @@ def _find_model(model: str, config: Path | None, tracking_uri: str | None, store
         name = reference.uri.rpartition("/")[2]
         told = f"{reference}, every byte verified"
         return _Found(verified_folder, name, "auto", told, reference.digest, place.store or StoreConfig(), path=True)
-    client = connect_to(place.tracking_uri)
+    client = open_tracking(place.tracking)
     version = resolve(client, model)
     desk = open_desk(client, version.name, home=home, on_step=_show_step, store=place.store)
     if parse_name(model)[1] != version.version and settle(desk):

@@ -5,7 +5,6 @@ nothing but the alias, and that only through `set_champion`.
 """
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from components.errors import BadInputError, PipelineError
 from components.storage.config import StoreConfig
 from components.storage.references import Reference
 from components.storage.store import default_cache, fetch
-from components.tracking.config import TrackingConfig
 from components.tracking.registry import WEIGHTS_TAG
 
 if TYPE_CHECKING:
@@ -64,33 +62,11 @@ class RegisteredVersion:
         return Reference.parse(text)
 
 
-def connect_to(tracking_uri: str) -> "MlflowClient":
-    """A client of MLflow that does not make a new database where a person mistyped the place.
-
-    Args:
-        tracking_uri: http(s)://host or sqlite:///file.
-
-    Raises:
-        BadInputError: it does not answer, or there is no such file.
-    """
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    from components.tracking.runs import connect
-    from pipeline.submission import check_tracking
-
-    check_tracking(tracking_uri)
-    if tracking_uri.startswith("sqlite:///") and not Path(tracking_uri.removeprefix("sqlite:///")).exists():
-        raise BadInputError(
-            f"there is no MLflow database {tracking_uri.removeprefix('sqlite:///')}; run this where `grpo run` was "
-            "run, or give --tracking-uri"
-        )
-    return connect(TrackingConfig(uri=tracking_uri))
-
-
 def read_version(client: "MlflowClient", name: str, version: str) -> RegisteredVersion:
     """A version by its number.
 
     Args:
-        client: from `connect_to`.
+        client: from `pipeline.tracking.open_tracking`.
         name: the registered model.
         version: its number.
 
@@ -119,7 +95,7 @@ def versions(client: "MlflowClient", name: str) -> list[str]:
     """Numbers of a model's versions, oldest first.
 
     Args:
-        client: from `connect_to`.
+        client: from `pipeline.tracking.open_tracking`.
         name: the registered model.
 
     Raises:
@@ -140,7 +116,7 @@ def champion(client: "MlflowClient", name: str) -> str | None:
     """Number of the version with the alias `champion`, or None.
 
     Args:
-        client: from `connect_to`.
+        client: from `pipeline.tracking.open_tracking`.
         name: the registered model; it exists.
     """
     with mlflow_errors():
@@ -152,7 +128,7 @@ def set_champion(client: "MlflowClient", name: str, version: str | None) -> None
     """Move the alias, or take it away.
 
     Args:
-        client: from `connect_to`.
+        client: from `pipeline.tracking.open_tracking`.
         name: the registered model.
         version: a number; None for no champion.
     """
@@ -198,7 +174,7 @@ def resolve(client: "MlflowClient", text: str) -> RegisteredVersion:
     """The version a person means: `NAME/3`, `NAME@alias`; `NAME` alone is its champion, else its newest version.
 
     Args:
-        client: from `connect_to`.
+        client: from `pipeline.tracking.open_tracking`.
         text: as a person writes it.
 
     Raises:
@@ -221,7 +197,7 @@ def run_config(client: "MlflowClient", version: RegisteredVersion) -> dict[str, 
     """The config of the run a version came from.
 
     Args:
-        client: from `connect_to`.
+        client: from `pipeline.tracking.open_tracking`.
         version: the version.
 
     Raises:

@@ -20,11 +20,13 @@ from components.storage.config import StoreConfig
 from components.storage.lease import hold
 from components.storage.manifest import DamagedArtifactError
 from components.storage.store import open_store
+from components.tracking.config import TrackingConfig
 from pipeline.promoting import promotion
 from pipeline.promoting.endpoint import healthy
 from pipeline.promoting.promotion import Request, promote, settle
-from pipeline.promoting.registered import connect_to, read_version
+from pipeline.promoting.registered import read_version
 from pipeline.promoting.targets.config import ServingConfig
+from pipeline.tracking import open_tracking
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +72,7 @@ class ServerMlflow:
     """A real client, with the one thing a world needs besides."""
 
     def __init__(self, uri):
-        self.client = connect_to(uri)
+        self.client = open_tracking(TrackingConfig(uri=uri))
         self.client.create_registered_model("sums")
 
     def __getattr__(self, name):
