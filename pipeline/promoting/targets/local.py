@@ -151,7 +151,7 @@ class LocalTarget:
         return pid if _is_server(pid, folder) else None
 
     def _stop(self, name: str) -> None:
-        pid = self._pid(name)
+        pid, folder = self._pid(name), self._home / "serving" / slug(name)
         if pid is not None:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 try:
@@ -159,15 +159,15 @@ class LocalTarget:
                 except (ProcessLookupError, PermissionError):
                     break
                 deadline = time.monotonic() + STOP_SECONDS
-                while time.monotonic() < deadline and self._pid(name) is not None:
+                while not (gone := _is_gone(pid, folder)) and time.monotonic() < deadline:
                     _reap(pid)
                     time.sleep(0.05)
-                if self._pid(name) is None:
+                if gone:
                     break
             else:
                 raise PipelineError(f"the server of {name} (process {pid}) does not end; stop it, then run again")
-        (self._home / "serving" / slug(name) / "pid").unlink(missing_ok=True)
-        (self._home / "serving" / slug(name) / "state.json").unlink(missing_ok=True)
+        (folder / "pid").unlink(missing_ok=True)
+        (folder / "state.json").unlink(missing_ok=True)
 
     def _require_free_port(self) -> None:
         with socket.socket() as trial:
@@ -210,6 +210,27 @@ def _is_server(pid: int, folder: Path) -> bool:
         if (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return False
         return f"{MARK}={folder}".encode() in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _is_gone(pid: int, folder: Path) -> bool:
+    """Whether a server that was told to end has ended, its port free again.
+
+    A process that is ending loses its environment first and its sockets later: without one it is not gone yet.
+    """
+    if _is_server(pid, folder):
+        return False
+    process = Path(f"/proc/{pid}")
+    try:
+        if (process / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+            return True
+    except OSError:
+        return True
+    try:
+        return bool((process / "environ").read_bytes())  # of another process, which got the number
+    except PermissionError:
+        return True
     except OSError:
         return False
 
