@@ -14,7 +14,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +190,40 @@ class DockerDaemon:
 
 class DockerUnavailableError(Exception):
     """There is no docker daemon here."""
+
+
+@contextlib.contextmanager
+def mlflow_server(folder: Path) -> Iterator[str]:
+    """A real MLflow server, files behind its proxy; its URL.
+
+    Args:
+        folder: where its database, files and log go; must exist.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
+    command += ["--artifacts-destination", str(folder / "files")]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).read()
+                break
+            assert process.poll() is None, (folder / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
+            time.sleep(0.3)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def free_port() -> int:
+    """A port of this machine that is free now."""
+    return _free_ports(1)[0]
 
 
 def _free_ports(count: int) -> list[int]:

@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import sqlite3
 from pathlib import Path
 
 import pytest
+from servers import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -28,9 +28,7 @@ WORSE = ["run.seed=7", "training.max_steps=4"]
 
 @pytest.fixture
 def port():
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import hashlib
 import http.server
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,13 @@ import numpy
 import pytest
 from huggingface_hub import constants
 from safetensors.numpy import save_file
+from servers import SeaweedServer
 
 from components.errors import BadInputError, PipelineError
 from components.import_model.config import ModelConfig
 from components.import_model.import_model import import_model
 from components.storage.config import StoreConfig
 from components.storage.store import fetch, open_store
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from servers import SeaweedServer
 
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

@@ -5,14 +5,11 @@ There is no cluster, so that GPUs are not looked for, and the first step's funct
 
 import json
 import socket
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from servers import SeaweedServer
 
 from components.errors import BadInputError

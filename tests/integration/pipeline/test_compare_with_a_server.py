@@ -3,19 +3,13 @@
 import contextlib
 import io
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2]))
-
+from servers import mlflow_server
 from tracked import make_config, make_run, make_tracking
 
 from components.tracking.config import TrackingConfig
@@ -32,30 +26,8 @@ SECONDS = 3.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A real MLflow server, files behind its proxy."""
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
-    command += ["--artifacts-destination", str(folder / "files")]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).read()
-                break
-            assert process.poll() is None, (folder / "log").read_text()[-2000:]
-            assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-            time.sleep(0.3)
-        yield TrackingConfig(uri=f"http://127.0.0.1:{port}")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with mlflow_server(tmp_path_factory.mktemp("server")) as uri:
+        yield TrackingConfig(uri=uri)
 
 
 def grpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

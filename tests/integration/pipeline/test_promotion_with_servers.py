@@ -1,19 +1,8 @@
 """Promotion with a real MLflow server and weights, lock, journal and log in a real S3 store."""
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from promotion_world import World, served_endpoint
-from servers import SeaweedServer
+from servers import SeaweedServer, mlflow_server
 
 from components.errors import GateFailedError, PipelineError
 from components.storage.config import StoreConfig
@@ -22,7 +11,6 @@ from components.storage.manifest import DamagedArtifactError
 from components.storage.store import open_store
 from components.tracking.config import TrackingConfig
 from pipeline.promoting import promotion
-from pipeline.promoting.endpoint import healthy
 from pipeline.promoting.promotion import Request, promote, settle
 from pipeline.promoting.registered import read_version
 from pipeline.promoting.targets.config import ServingConfig
@@ -33,26 +21,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def tracking_uri(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mlflow")
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port = trial.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
-    command += ["--artifacts-destination", str(folder / "files")]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 120
-        while not healthy(f"http://127.0.0.1:{port}"):
-            assert process.poll() is None, (folder / "log").read_text()[-2000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.3)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as uri:
+        yield uri
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from openai import OpenAI
+from servers import free_port
 
 from components.merge_lora.template import Opening, extend_template, read_templates, write_templates
 from components.storage.store import open_store
@@ -32,9 +32,7 @@ def weights(tmp_path):
 
 
 def serve(weights, folder, *options):
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port = trial.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "pipeline.cli", "serve", str(weights), "--port", str(port), *options]
     output = (folder / "output").open("w")
     process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)

@@ -1,12 +1,9 @@
 """A model directory with a real transformers tokenizer, an S3 server, and GSM8K where it lies beside the repository."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from servers import SeaweedServer
 
 SAMPLE = Path(__file__).parents[2] / "unit" / "prepare_dataset" / "gsm8k_sample.jsonl"

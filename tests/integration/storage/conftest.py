@@ -1,13 +1,10 @@
 """A real S3 server for the tests of this folder, and small helpers that make files and folders."""
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from servers import SeaweedServer
 
 from components.storage.config import StoreConfig

@@ -4,12 +4,12 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from promotion_world import World, served_endpoint
 
 from components.errors import BadInputError, GateFailedError, PipelineError
 from components.storage.config import StoreConfig
@@ -20,9 +20,6 @@ from pipeline.promoting.promotion import Request, open_desk, promote, settle
 from pipeline.promoting.promotion_log import Entry, previous_champion
 from pipeline.promoting.registered import parse_name, read_version, resolve
 from pipeline.promoting.targets.config import ServingConfig
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from promotion_world import World, served_endpoint
 
 
 @pytest.fixture

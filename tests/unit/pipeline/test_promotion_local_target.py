@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from servers import free_port
 
 from components.errors import BadInputError, PipelineError
 from components.storage.config import StoreConfig
@@ -30,9 +31,7 @@ BROKEN = "import sys; print('no such weights'); sys.exit(1)"
 
 @pytest.fixture
 def port():
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture
