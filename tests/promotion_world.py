@@ -9,12 +9,12 @@ import json
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import yaml
+from answering import answering
 
 from components.contract import build_contract
 from components.contract.config import ContractConfig
@@ -248,6 +248,5 @@ def served_endpoint():
     """An endpoint on a free port; `rights` and `deployed` are the world's to set."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
     server.right, server.asked = None, []
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
+    with answering(server):
+        yield server

@@ -3,12 +3,12 @@
 import hashlib
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
 import pytest
+from answering import answering
 from huggingface_hub import constants
 from safetensors.numpy import save_file
 from servers import SeaweedServer
@@ -104,11 +104,9 @@ def _handler(hub: _Hub) -> type[http.server.BaseHTTPRequestHandler]:
 def hub(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Hub]:
     found = _Hub(source)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(found))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    _use(monkeypatch, address, tmp_path)
-    yield found
-    server.shutdown()
+    with answering(server):
+        _use(monkeypatch, f"http://127.0.0.1:{server.server_port}", tmp_path)
+        yield found
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, address: str, tmp_path: Path) -> None:

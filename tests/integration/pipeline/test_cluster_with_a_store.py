@@ -5,11 +5,11 @@ There is no cluster, so that GPUs are not looked for, and the first step's funct
 
 import json
 import socket
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from answering import answering
 from servers import SeaweedServer
 
 from components.errors import BadInputError
@@ -52,11 +52,9 @@ def mlflow():
             pass
 
     server = ThreadingHTTPServer(("", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    # A name, since an address of this machine is refused for pods.
-    yield f"http://{socket.gethostname()}:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with answering(server):
+        # A name, since an address of this machine is refused for pods.
+        yield f"http://{socket.gethostname()}:{server.server_port}"
 
 
 @pytest.fixture

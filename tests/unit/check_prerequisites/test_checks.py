@@ -1,10 +1,10 @@
 """What a run needs of its cluster: each failure is told, together with the others, and names what to mend."""
 
 import json
-import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from answering import answering
 
 from components.check_prerequisites.check import (
     Finding,
@@ -138,10 +138,8 @@ def mlflow():
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with answering(server):
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_mlflow_is_asked_with_the_credentials_the_steps_have(mlflow, monkeypatch):

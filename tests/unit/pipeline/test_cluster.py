@@ -9,12 +9,12 @@ import re
 import shutil
 import ssl
 import subprocess
-import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
+from answering import answering
 from typer.testing import CliRunner
 
 from pipeline.cli import main
@@ -144,11 +144,8 @@ def kfp(monkeypatch, tmp_path):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(Cluster.wait, "__kwdefaults__", {"poll_s": 0.01})
-    server = KfpDouble()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with answering(KfpDouble()) as server:
+        yield server
 
 
 @pytest.fixture
@@ -362,10 +359,8 @@ def tls(kfp, tmp_path):
     server = KfpDouble()
     server.socket = context.wrap_socket(server.socket, server_side=True)
     server.runs[RUN] = {"run_id": RUN, "display_name": "mine", "state": "RUNNING"}
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://localhost:{server.server_port}", certificate
-    server.shutdown()
-    server.server_close()
+    with answering(server):
+        yield f"https://localhost:{server.server_port}", certificate
 
 
 def test_a_host_with_a_ca_of_its_own_needs_it_named(tls, capfd):

@@ -2,11 +2,11 @@
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+from answering import answering
 from kubernetes import client
 from pydantic import ValidationError
 
@@ -102,9 +102,8 @@ def cluster():
     server.objects, server.looks, server.calls = {}, {}, []
     server.known = {DEPLOYMENT, SERVICE, INFERENCE}
     server.status = rolled_out
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
+    with answering(server):
+        yield server
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """What is refused before a run begins."""
 
 import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from answering import answering
 
 from components.errors import BadInputError
 from pipeline.config import load_config
@@ -23,10 +23,8 @@ def server() -> Iterator[str]:
 
         def log_message(self, *_: object) -> None: ...
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
+    with answering(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as running:
         yield f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
 
 
 def test_a_folder_as_store_beside_an_mlflow_server_is_refused_with_the_mend(
