@@ -12,9 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from components.errors import ExitCode, PipelineError
+from pipeline import sweep_commands
 from pipeline.cluster import commands_cluster
 from pipeline.comparing.commands_compare import mount as mount_compare
-from pipeline.planning import commands_training
+from pipeline.planning import commands_plan
 from pipeline.promoting import commands_serving
 from pipeline.rewards_commands import rewards_app
 from pipeline.store_commands import store_app
@@ -32,7 +33,8 @@ app.add_typer(rewards_app)
 mount_compare(app)
 commands_serving.mount(app)
 commands_cluster.mount(app)
-commands_training.mount(app)
+commands_plan.mount(app)
+sweep_commands.mount(app)
 app.add_typer(store_app)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.")]

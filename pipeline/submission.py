@@ -11,12 +11,13 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from components.errors import BadInputError
-from components.rewards.config import RewardsConfig, StoredCode, file_sha256
+from components.rewards.config import StoredCode, file_sha256
 from components.storage.store import ArtifactStore, open_store
 from pipeline.config import RunConfig
 
@@ -55,7 +56,7 @@ def prepare_submission(
     from pipeline.inputs import store_inputs
 
     store = open_store(config.store)
-    config = config.model_copy(update={"rewards": store_reward_files(config.rewards, store)})
+    config = store_reward_files(config, store)
     model_inputs, data_inputs = inputs(config.model.local_files()), inputs(config.data.local_files())
     if runner == "docker":
         config = store_inputs(config, store)
@@ -68,17 +69,11 @@ def prepare_submission(
         "caching": caching,
     }
     if sweep is not None:
-        from pipeline.planning.sweep import Point, own_rewards, sweep_arguments
+        from pipeline.planning.sweep import sweep_arguments
 
-        points = [
-            Point(
-                point.label,
-                point.config.model_copy(update={"rewards": store_reward_files(point.config.rewards, store)}),
-            )
-            for point in sweep.points
-        ]
-        submission["arguments"] = sweep_arguments(config, points, model_inputs=model_inputs, data_inputs=data_inputs)
-        submission["sweep"] = {"parallel": sweep.parallel, "own_rewards": own_rewards(points)}
+        sweep = replace(sweep, base=config).with_configs(lambda point: store_reward_files(point, store))
+        submission["arguments"] = sweep_arguments(sweep, model_inputs=model_inputs, data_inputs=data_inputs)
+        submission["sweep"] = {"parallel": sweep.parallel, "varied": sweep.varied()}
     (folder / "submission.json").write_text(json.dumps(submission, indent=1), encoding="utf-8")
 
 
@@ -168,17 +163,17 @@ def check_tracking(uri: str) -> None:
         ) from error
 
 
-def store_reward_files(rewards: RewardsConfig, store: ArtifactStore) -> RewardsConfig:
+def store_reward_files(config: RunConfig, store: ArtifactStore) -> RunConfig:
     """Put a person's own reward files into the store, so that a step in any container can load them.
 
     Args:
-        rewards: the config section, file paths absolute.
+        config: the run config, paths absolute.
         store: the artifact store.
 
     Returns:
-        The section with the stored files' references in it.
+        The config with the stored files' references in its rewards.
     """
-    changes = {}
+    rewards, changes = config.rewards, {}
     for name, path in rewards.code_files().items():
         digest = file_sha256(path)
         with tempfile.TemporaryDirectory() as folder:
@@ -188,7 +183,7 @@ def store_reward_files(rewards: RewardsConfig, store: ArtifactStore) -> RewardsC
             )
         stored = StoredCode(reference=str(reference), file=path.name, sha256=digest)
         changes[name] = rewards.rewards()[name].model_copy(update={"stored": stored})
-    return rewards.with_rewards(changes) if changes else rewards
+    return config.model_copy(update={"rewards": rewards.with_rewards(changes)}) if changes else config
 
 
 def _existing_parent(path: Path) -> Path:

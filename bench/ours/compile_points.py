@@ -12,33 +12,18 @@ import json
 import sys
 from pathlib import Path
 
-from pipeline.arguments import pipeline_arguments
+from pipeline.cluster.cluster_graph import compile_for_cluster, compile_sweep_for_cluster
 from pipeline.config import load_config
-from pipeline.fingerprint import files_fingerprint
-from pipeline.graph import build_pipeline, compile_pipeline
-from pipeline.planning.sweep import make_sweep, own_rewards, sweep_arguments
-from pipeline.planning.sweep_graph import build_sweep
+from pipeline.planning.sweep import make_sweep
 
 imported = time.perf_counter()
 
-MOST = 32
-"""Points of one sweep; `grpo sweep` refuses more than fit into one pipeline parameter, and says to split the grid."""
-
 path, count, folder = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-config = load_config(path)
-inputs = {
-    "model_inputs": files_fingerprint(config.model.local_files()),
-    "data_inputs": files_fingerprint(config.data.local_files()),
-}
 if count == 1:
-    compile_pipeline(build_pipeline(config.resources), pipeline_arguments(config, **inputs), folder / "run.yaml")
+    compile_for_cluster(load_config(path), folder / "run.yaml")
 else:
-    rates = [f"{(number + 1) * 1e-5:.1e}" for number in range(count // 2)]
-    for start in range(0, len(rates), MOST // 2):
-        grid = [f"training.learning_rate={','.join(rates[start : start + MOST // 2])}", "run.seed=1,2"]
-        sweep = make_sweep(path, [], grid, parallel=2)
-        arguments = sweep_arguments(config, sweep.points, **inputs)
-        pipeline = build_sweep(config.resources, parallel=2, own_rewards=own_rewards(sweep.points))
-        compile_pipeline(pipeline, arguments, folder / f"sweep-{start}.yaml")
+    rates = ",".join(f"{(number + 1) * 1e-5:.1e}" for number in range(count // 2))
+    sweep = make_sweep(path, [], [f"training.learning_rate={rates}", "run.seed=1,2"], parallel=2)
+    compile_sweep_for_cluster(sweep, folder / "sweep.yaml")
 seconds = time.perf_counter() - imported
 print(json.dumps({"imports_s": round(imported - started, 3), "compile_s": round(seconds, 3)}))

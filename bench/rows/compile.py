@@ -33,10 +33,8 @@ ROW = Row(
     run=run,
     asks=asks,
     limits=(
-        "`grpo sweep` refuses more points than fit into one pipeline parameter, so that 64 points of the "
-        "quickstart are two sweeps of 32 here. Sections that no axis varies travel with every point; sent "
-        "once, all 64 would fit. What time there is goes into KFP's setters (each looks through the whole "
-        "call stack), and into YAML read by PyYAML's Python code once a point."
+        "What time there is goes into KFP's setters (each looks through the whole call stack), and into YAML "
+        "read by PyYAML's Python code once a point."
     ),
     plots=(Plot("compile_s", "Time to compile a sweep", "points", "seconds", log=False),),
 )

@@ -60,7 +60,7 @@ class Winner:
     Attributes:
         adapter: reference of its adapter.
         run_id: its MLflow run.
-        rewards: its rewards section, JSON.
+        rewards: its rewards section, JSON; empty when all points share one.
         smoke_test: reference of its smoke test; empty when all points share one.
         config: the whole config of its point, JSON.
         board: all points, best first.
@@ -91,7 +91,7 @@ def choose_winner(
         adapters: reference of each point's adapter, or why its training stopped.
         runs: MLflow run of each point.
         smoke_tests: reference of each point's smoke test; empty when all share one.
-        points: label and sections (JSON) of each point.
+        points: label of each point, and the sections (JSON) it has of its own.
         config: the run config the points vary, JSON.
         tracking: the tracking section, JSON.
         store: the store section, JSON.
@@ -111,8 +111,7 @@ def choose_winner(
         raise GateFailedError(f"no point of the sweep was trained to the end; {best.label}: {best.stopped}")
     point = points[best.index]
     whole = json.loads(config)
-    for name in ("run", "rewards", "training", "lora", "stages"):
-        whole[name] = json.loads(point[name])
+    whole.update({name: json.loads(point[name]) for name in point.keys() & whole.keys()})
     _write_board(board, points, config, TrackingConfig.from_json(tracking))
     emit(
         {
@@ -124,7 +123,7 @@ def choose_winner(
     return Winner(
         adapter=adapters[best.index],
         run_id=best.run_id,
-        rewards=point["rewards"],
+        rewards=point.get("rewards", ""),
         smoke_test=smoke_tests[best.index] if smoke_tests else "",
         config=json.dumps(whole, sort_keys=True, separators=(",", ":")),
         board=tuple(board),

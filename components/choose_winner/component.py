@@ -24,7 +24,7 @@ def choose_winner(
         adapters: reference of each point's adapter, or why its training stopped.
         runs: MLflow run of each point.
         smoke_tests: reference of each point's smoke test; empty when all share one.
-        points: the grid: label and sections of each point.
+        points: the grid: label of each point, and the sections it has of its own.
         config: the run config the points vary, JSON.
         tracking: the tracking section, JSON.
         store: the store section, JSON.

@@ -113,8 +113,9 @@ def open_run(
 ) -> TrackedRun:
     """Re-attach to the run of this training, or start one.
 
-    A run that the platform injected (MLFLOW_RUN_ID) is used for a training that has none yet; a training that has one
-    keeps it, and the run it was given is tagged with where the training is.
+    A run that the platform injected (MLFLOW_RUN_ID) is used for a training that has none yet, unless another training
+    has taken it (the points of a sweep may all be given one); a training that has one keeps it, and the run it was
+    given is tagged with where the training is.
 
     Args:
         client: from `connect`.
@@ -128,20 +129,34 @@ def open_run(
     """
     experiment = experiment_id(client, tracking)
     injected = os.environ.get("MLFLOW_RUN_ID")
-    known = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{key}'", max_results=1, order_by=["start_time ASC"])
-    if known:
-        run_id = known[0].info.run_id
+    run_id = find_run(client, experiment, key)
+    if run_id:
         if injected and injected != run_id:
             client.set_tag(injected, "grpo.continues_in", run_id)
         client.update_run(run_id, status="RUNNING")
         return TrackedRun(run_id, experiment, resumed=True)
     all_tags = {KEY_TAG: key, **(tags or {})}
-    if injected:
+    if injected and client.get_run(injected).data.tags.get(KEY_TAG) is None:
         for tag, value in all_tags.items():
             client.set_tag(injected, tag, value)
         return TrackedRun(injected, str(client.get_run(injected).info.experiment_id), resumed=False)
     run = client.create_run(experiment, tags=all_tags, run_name=name)
     return TrackedRun(run.info.run_id, experiment, resumed=False)
+
+
+def find_run(client: "MlflowClient", experiment: str, key: str) -> str:
+    """The run of a training.
+
+    Args:
+        client: from `connect`.
+        experiment: id of its experiment.
+        key: the training hash.
+
+    Returns:
+        The run's id; empty when there is none.
+    """
+    known = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{key}'", max_results=1, order_by=["start_time ASC"])
+    return str(known[0].info.run_id) if known else ""
 
 
 def run_exists(client: "MlflowClient", run_id: str) -> bool:

@@ -26,6 +26,7 @@ from components.storage.references import Reference
 from components.storage.stops import remembered_stop
 from components.storage.store import ArtifactStore
 from components.tracking.config import TrackingConfig
+from components.tracking.runs import connect, experiment_id, find_run
 from components.train_grpo.config import LoraConfig, PolicyConfig, StageConfig, TrainingConfig, stage_training
 from components.train_grpo.record import read_record
 from components.train_grpo.train_job import JOB_VARIABLE, run_in_job
@@ -187,7 +188,7 @@ def train_or_say(
         stop_fails: whether a guard's stop is an error.
 
     Returns:
-        The adapter's reference, or why a guard ended the training, and the MLflow run's id (empty after a stop).
+        The adapter's reference, or why a guard ended the training, and the MLflow run's id.
     """
     try:
         trained = train_grpo(inputs, store, work=work)
@@ -195,7 +196,8 @@ def train_or_say(
         if stop_fails:
             raise
         log.warning("%s", error)
-        return str(error), ""
+        client = connect(inputs.tracking)
+        return str(error), find_run(client, experiment_id(client, inputs.tracking), inputs.key())
     return str(trained.reference), trained.run_id
 
 

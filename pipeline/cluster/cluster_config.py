@@ -8,15 +8,17 @@ addresses of this machine that no pod reaches, and images without a version.
 import ipaddress
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from components.errors import BadInputError
 from components.rewards.config import RewardsConfig
-from components.storage.store import open_store
+from components.storage.store import ArtifactStore, open_store
 from components.train_grpo.config import stage_training
 from pipeline.config import RunConfig
+from pipeline.planning.sweep import VARIED, Sweep
 from pipeline.pods import CA_FILE
 
 
@@ -40,15 +42,10 @@ def config_for_cluster(config: RunConfig, *, store_endpoint: str | None = None) 
     _check_batches(config)
     if has_local_inputs(config):
         from pipeline.inputs import store_inputs
-        from pipeline.submission import store_reward_files
 
-        here = (
-            config.store if store_endpoint is None else config.store.model_copy(update={"endpoint_url": store_endpoint})
-        )
-        store = open_store(here)
+        store = _store_from_here(config, store_endpoint)
         store.check_writable()
-        config = store_inputs(config, store)
-        config = config.model_copy(update={"rewards": _without_folders(store_reward_files(config.rewards, store))})
+        config = _with_stored_rewards(store_inputs(config, store), store)
     store_section = config.store
     if store_section.ca_bundle is not None:
         store_section = store_section.model_copy(update={"ca_bundle": CA_FILE})
@@ -58,6 +55,44 @@ def config_for_cluster(config: RunConfig, *, store_endpoint: str | None = None) 
     config = config.model_copy(update={"store": store_section, "resources": resources})
     refuse_local_paths(config)
     return config
+
+
+def sweep_for_cluster(sweep: Sweep, *, store_endpoint: str | None = None) -> Sweep:
+    """A grid as the cluster gets it.
+
+    Args:
+        sweep: the grid, paths absolute.
+        store_endpoint: S3 endpoint as this machine reaches it, where the pods use another (store.endpoint_url).
+
+    Raises:
+        BadInputError: naming the field and the mend.
+        PipelineError: when inputs have to be stored and the store fails.
+    """
+    base = config_for_cluster(sweep.base, store_endpoint=store_endpoint)
+
+    def ready(point: RunConfig) -> RunConfig:
+        """The base's config with what the point varies; inputs are stored once, a point's reward files again."""
+        _check_batches(point)
+        if point.rewards.code_files():
+            point = _with_stored_rewards(point, _store_from_here(point, store_endpoint))
+        point = base.model_copy(update={name: getattr(point, name) for name in VARIED})
+        refuse_local_paths(point)
+        return point
+
+    return replace(sweep, base=base).with_configs(ready)
+
+
+def _store_from_here(config: RunConfig, endpoint: str | None) -> ArtifactStore:
+    """The config's store, as this machine reaches it."""
+    return open_store(config.store if endpoint is None else config.store.model_copy(update={"endpoint_url": endpoint}))
+
+
+def _with_stored_rewards(config: RunConfig, store: ArtifactStore) -> RunConfig:
+    """The config with its reward files in the store, and no folder of this machine in their names."""
+    from pipeline.submission import store_reward_files
+
+    config = store_reward_files(config, store)
+    return config.model_copy(update={"rewards": _without_folders(config.rewards)})
 
 
 def has_local_inputs(config: RunConfig) -> bool:

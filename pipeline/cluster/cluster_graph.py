@@ -13,10 +13,15 @@ from kfp.compiler.compiler_utils import KubernetesManifestOptions
 from pipeline.cluster.first_step import NAME, check_prerequisites
 from pipeline.config import RunConfig
 from pipeline.graph import build_pipeline, placer
+from pipeline.planning.sweep import Sweep, points_parameter
+from pipeline.planning.sweep_graph import build_sweep
 from pipeline.resources import ResourcesConfig
 
 PIPELINE = "grpo"
 """Name of the pipeline on a cluster."""
+
+SWEEP_PIPELINE = "grpo-sweep"
+"""Name of a sweep's pipeline on a cluster."""
 
 DESCRIPTION = "Fine-tune a language model with GRPO, judge it on a holdout, register it."
 
@@ -31,18 +36,59 @@ def build_cluster_pipeline(resources: ResourcesConfig, *, caching: bool = True) 
     Returns:
         The KFP pipeline.
     """
-    place = placer(resources, caching=False, retries=True)
     steps = build_pipeline(resources, caching=caching, retries=True)
 
     @dsl.pipeline(name=PIPELINE, description=DESCRIPTION)
     def grpo(config: dict) -> str:
         """Check, import, prepare, smoke test, train, merge, evaluate twice, judge, register."""
-        checked = place(check_prerequisites(config=config, resources=resources.to_json()), NAME, "check prerequisites")
-        sections = {name: checked.outputs[name] for name in steps.component_spec.inputs}
-        result: str = steps.pipeline_func(**sections)
+        result: str = steps.pipeline_func(**_checked_sections(config, resources, steps))
         return result
 
     return grpo
+
+
+def build_cluster_sweep(sweep: Sweep, *, caching: bool = True) -> Any:
+    """A sweep's pipeline with images and resources set.
+
+    Args:
+        sweep: from cluster_config.py.
+        caching: whether pure steps may be answered from a cache.
+
+    Returns:
+        The KFP pipeline, the config and the points its parameters.
+    """
+    resources = sweep.base.resources
+    steps = build_sweep(resources, parallel=sweep.parallel, varied=sweep.varied(), caching=caching, retries=True)
+
+    @dsl.pipeline(name=SWEEP_PIPELINE, description="Train every point of a grid, judge and register the best one.")
+    def grpo_sweep(config: dict, points: list) -> str:
+        """Check, import, prepare, smoke test, train each point, choose, merge, evaluate twice, judge, register."""
+        result: str = steps.pipeline_func(points=points, **_checked_sections(config, resources, steps))
+        return result
+
+    return grpo_sweep
+
+
+def _checked_sections(config: Any, resources: ResourcesConfig, steps: Any) -> dict[str, Any]:
+    """The first step, and what it hands on to the others: the pipeline's parameters that are sections."""
+    place = placer(resources, caching=False, retries=True)
+    checked = place(check_prerequisites(config=config, resources=resources.to_json()), NAME, "check prerequisites")
+    return {name: checked.outputs[name] for name in steps.component_spec.inputs if name != "points"}
+
+
+def compile_sweep_for_cluster(sweep: Sweep, output: Path, *, caching: bool = True) -> None:
+    """Write a sweep's pipeline as KFP's two documents, config and points as its parameters' defaults.
+
+    Args:
+        sweep: from cluster_config.py.
+        output: the file to write, .yaml.
+        caching: whether pure steps may be answered from a cache.
+    """
+    pipeline = build_cluster_sweep(sweep, caching=caching)
+    _set_config(pipeline, sweep.base)
+    points = _parameter(pipeline, "points")
+    points.default_value.list_value.extend(points_parameter(sweep))
+    compiler.Compiler().compile(pipeline, package_path=str(output))
 
 
 def compile_for_cluster(config: RunConfig, output: Path, *, caching: bool = True) -> None:
@@ -89,9 +135,19 @@ def pipeline_parameters(config: RunConfig) -> dict[str, Any]:
 
 
 def _with_config(config: RunConfig, *, caching: bool) -> Any:
-    """The pipeline with the config as its parameter's default (KFP's own way of setting one knows no null)."""
+    """The pipeline with the config as its parameter's default."""
     pipeline = build_cluster_pipeline(config.resources, caching=caching)
-    parameter = pipeline.component_spec.implementation.graph.root.input_definitions.parameters["config"]
-    parameter.default_value.struct_value.update(pipeline_parameters(config)["config"])
-    parameter.is_optional = True
+    _set_config(pipeline, config)
     return pipeline
+
+
+def _set_config(pipeline: Any, config: RunConfig) -> None:
+    """Make the config the parameter's default (KFP's own way of setting one knows no null)."""
+    _parameter(pipeline, "config").default_value.struct_value.update(pipeline_parameters(config)["config"])
+
+
+def _parameter(pipeline: Any, name: str) -> Any:
+    """A parameter of the compiled pipeline, one that may be left out."""
+    parameter = pipeline.component_spec.implementation.graph.root.input_definitions.parameters[name]
+    parameter.is_optional = True
+    return parameter

@@ -76,17 +76,13 @@ def compile_config(
     store_endpoint: StoreEndpoint = None,
 ) -> None:
     """Write the pipeline for a Kubeflow cluster, the config as its parameter; local inputs go into the S3 store."""
-    from components.errors import BadInputError
     from components.sections import content_hash
     from pipeline.installed import require_extra
 
     require_extra("compile", "`grpo compile`")
     from pipeline.cluster.cluster_graph import compile_for_cluster, compile_resources
 
-    if output.suffix not in (".yaml", ".yml"):
-        raise BadInputError(f"--output {output}: KFP takes YAML; name a file that ends in .yaml")
-    if not output.absolute().parent.is_dir():
-        raise BadInputError(f"--output {output}: its folder does not exist; make it first")
+    check_output(output)
     ready = _ready(config, overrides, store_endpoint)
     if resources:
         version = f"grpo-{content_hash(ready.to_json(), cache)[:12]}"
@@ -94,7 +90,7 @@ def compile_config(
     else:
         compile_for_cluster(ready, output, caching=cache)
     typer.echo(f"wrote {output}")
-    _say_what_is_not_in_it(ready)
+    say_what_is_not_in_it(ready)
 
 
 def submit(
@@ -198,8 +194,29 @@ def _ready(config: Path, overrides: list[str] | None, store_endpoint: str | None
     return config_for_cluster(load_config(config, overrides or []), store_endpoint=store_endpoint)
 
 
-def _say_what_is_not_in_it(config: "RunConfig") -> None:
-    """What a person who starts the compiled pipeline by hand has to know."""
+def check_output(output: Path) -> None:
+    """Refuse a file that KFP does not take, or that cannot be written.
+
+    Args:
+        output: as given to --output.
+
+    Raises:
+        BadInputError: with what to write instead.
+    """
+    from components.errors import BadInputError
+
+    if output.suffix not in (".yaml", ".yml"):
+        raise BadInputError(f"--output {output}: KFP takes YAML; name a file that ends in .yaml")
+    if not output.absolute().parent.is_dir():
+        raise BadInputError(f"--output {output}: its folder does not exist; make it first")
+
+
+def say_what_is_not_in_it(config: "RunConfig") -> None:
+    """Tell what a person who starts the compiled pipeline by hand has to know.
+
+    Args:
+        config: what was compiled.
+    """
     from pipeline.cluster.cluster import moving_images
 
     if config.resources.service_account:

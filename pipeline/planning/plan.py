@@ -1,7 +1,7 @@
 """`grpo plan`: what a config will cost before anything runs: steps, tokens, checkpoints, memory, and time where a
 training of the same shape was measured in this store.
 
-Called by commands_training.py. Builds the model without weights (on torch's meta device) to count its parameters;
+Called by commands_plan.py. Builds the model without weights (on torch's meta device) to count its parameters;
 trains nothing and reads no weights. Memory is an estimate (components/train_grpo/memory.py), time a measurement.
 """
 

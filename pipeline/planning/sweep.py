@@ -1,12 +1,13 @@
 """`grpo sweep`: the points of a grid, each a whole config, and the parameters of the sweep's pipeline.
 
-Called by commands_training.py and submission.py. Refuses a grid over what is done once for all points (data, model,
-contract, evaluation), points that come out equal, and a sweep without validation rows to compare on. Imports no kfp.
+Called by sweep_commands.py, submission.py and cluster/. Refuses a grid over what is done once for all points (data,
+model, contract, evaluation), points that come out equal, and a sweep without validation rows to compare on. Imports no
+kfp.
 """
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,29 @@ class Sweep:
     """A grid, ready to run.
 
     Attributes:
+        base: the config that the points vary.
         points: in the grid's order.
         parallel: points trained at once.
     """
 
+    base: RunConfig
     points: tuple[Point, ...]
     parallel: int
+
+    def with_configs(self, change: Callable[[RunConfig], RunConfig]) -> "Sweep":
+        """The same grid with every point's config changed alike.
+
+        Args:
+            change: what makes a config of one.
+        """
+        points = tuple(Point(point.label, change(point.config)) for point in self.points)
+        return Sweep(self.base, points, self.parallel)
+
+    def varied(self) -> tuple[str, ...]:
+        """The sections that points have of their own, as pipeline parameters: the others are sent once for all."""
+        shared = _sections(self.base)
+        own = [_sections(point.config) for point in self.points]
+        return tuple(name for name in shared if name == "run" or any(point[name] != shared[name] for point in own))
 
 
 def make_sweep(path: Path, overrides: Sequence[str], grid: Sequence[str], *, parallel: int) -> Sweep:
@@ -84,9 +102,10 @@ def make_sweep(path: Path, overrides: Sequence[str], grid: Sequence[str], *, par
         raise BadInputError(
             "training.validation_rows is 0: a sweep compares its points on validation rows; write 64 or more"
         )
-    if len(json.dumps(_as_parameter(points))) > MOST_BYTES:
+    sweep = Sweep(load_config(path, overrides), tuple(points), parallel)
+    if len(json.dumps(points_parameter(sweep))) > MOST_BYTES:
         raise BadInputError(f"--grid: {len(points)} points are too many for one run; split the grid")
-    return Sweep(tuple(points), parallel)
+    return sweep
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
@@ -114,38 +133,33 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     return name, list(values)
 
 
-def own_rewards(points: Sequence[Point]) -> bool:
-    """Whether points differ in what the smoke test looks at, so that each needs one of its own.
-
-    Args:
-        points: the grid.
-    """
-    first = _tested(points[0].config)
-    return any(_tested(point.config) != first for point in points)
-
-
-def sweep_arguments(base: RunConfig, points: Sequence[Point], *, model_inputs: str, data_inputs: str) -> dict[str, Any]:
+def sweep_arguments(sweep: Sweep, *, model_inputs: str, data_inputs: str) -> dict[str, Any]:
     """The sweep pipeline's parameters.
 
     Args:
-        base: the config that the points vary.
-        points: the grid, reward files stored.
+        sweep: the grid, reward files stored.
         model_inputs: fingerprint of a local base model.
         data_inputs: fingerprint of local data files.
     """
-    shared = pipeline_arguments(base, model_inputs=model_inputs, data_inputs=data_inputs)
-    for name in ("run", "training", "lora"):
-        shared.pop(name)
-    return {**shared, "points": _as_parameter(points)}
+    shared = pipeline_arguments(sweep.base, model_inputs=model_inputs, data_inputs=data_inputs)
+    shared.pop("run")
+    return {**shared, "points": points_parameter(sweep)}
 
 
-def _as_parameter(points: Sequence[Point]) -> list[dict[str, str]]:
-    """The points as the pipeline takes them: label and sections, JSON each."""
-    return [{"label": point.label, **_sections(point.config)} for point in points]
+def points_parameter(sweep: Sweep) -> list[dict[str, str]]:
+    """The points as the pipeline takes them: label and sections of their own, JSON each.
+
+    Args:
+        sweep: the grid, reward files stored.
+    """
+    varied = sweep.varied()
+    return [
+        {"label": point.label, **{name: _sections(point.config)[name] for name in varied}} for point in sweep.points
+    ]
 
 
 def _sections(config: RunConfig) -> dict[str, str]:
-    """The sections of a point, JSON each."""
+    """The sections a point may have of its own, JSON each."""
     arguments = pipeline_arguments(config, model_inputs="", data_inputs="")
     return {name: arguments[name] for name in (*VARIED, "sampling")}
 
@@ -155,12 +169,6 @@ def _identity(config: RunConfig) -> list[Any]:
     training = config.training
     own = {name: getattr(training, name) for name in type(training).model_fields}
     return [config.run.seed, training.trl_values(), own, config.rewards, config.lora, config.stages]
-
-
-def _tested(config: RunConfig) -> tuple[str, ...]:
-    """What the smoke test depends on beside the data and the model."""
-    arguments = pipeline_arguments(config, model_inputs="", data_inputs="")
-    return tuple(arguments[name] for name in ("rewards", "sampling", "stages", "smoke_test"))
 
 
 def _shown(value: Any) -> str:

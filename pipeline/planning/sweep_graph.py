@@ -4,6 +4,7 @@ Import and preparation run once; each point trains (and tests its rewards, where
 ranks them on validation rows; only the winner is merged, meets the holdout, is judged and registered.
 """
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from kfp import dsl
@@ -25,15 +26,19 @@ class Winner(NamedTuple):
     config: str
 
 
+TESTED = frozenset({"rewards", "sampling", "stages"})
+"""What the smoke test looks at: points that differ in one of these need a test of their own."""
+
+
 def build_sweep(
-    resources: ResourcesConfig, *, parallel: int, own_rewards: bool, caching: bool = True, retries: bool = True
+    resources: ResourcesConfig, *, parallel: int, varied: Collection[str], caching: bool = True, retries: bool = True
 ) -> Any:
     """The sweep's pipeline with images and resources set.
 
     Args:
         resources: the config section.
         parallel: points trained at once.
-        own_rewards: whether points differ in rewards or sampling, so that each needs a smoke test of its own.
+        varied: the sections that points have of their own; they share the others.
         caching: whether pure steps may be answered from a cache.
         retries: whether the platform may start a failed step again.
 
@@ -41,6 +46,7 @@ def build_sweep(
         The KFP pipeline.
     """
     place = placer(resources, caching=caching, retries=retries)
+    own_tests = not TESTED.isdisjoint(varied)
 
     @dsl.pipeline(name="train-points", description="Train every point of a grid and choose the best.")
     def train_points(
@@ -50,24 +56,31 @@ def build_sweep(
         dataset: str,
         report: str,
         contract: str,
+        rewards: str,
         smoke_test: str,
+        sampling: str,
+        training: str,
+        lora: str,
+        stages: str,
         tracking: str,
         store: str,
         config: str,
     ) -> Winner:
         """A graph of its own: KFP's local runner gives a loop its graph's inputs, not what tasks beside it made."""
         with dsl.ParallelFor(items=points, parallelism=parallel) as point:
+            shared = {"rewards": rewards, "sampling": sampling, "training": training, "lora": lora, "stages": stages}
+            own = {name: getattr(point, name) if name in varied else value for name, value in shared.items()}
             passed = report
-            if own_rewards:
+            if own_tests:
                 passed = place_smoke_test(
                     place,
                     dataset=dataset,
                     base=base,
                     contract=contract,
-                    rewards=point.rewards,
+                    rewards=own["rewards"],
                     smoke_test=smoke_test,
-                    sampling=point.sampling,
-                    stages=point.stages,
+                    sampling=own["sampling"],
+                    stages=own["stages"],
                     store=store,
                 )
             trained = place(
@@ -78,10 +91,10 @@ def build_sweep(
                     dataset=dataset,
                     smoke_test=passed,
                     contract=contract,
-                    rewards=point.rewards,
-                    training=point.training,
-                    lora=point.lora,
-                    stages=point.stages,
+                    rewards=own["rewards"],
+                    training=own["training"],
+                    lora=own["lora"],
+                    stages=own["stages"],
                     tracking=tracking,
                     store=store,
                     code=code_fingerprint("train_grpo"),
@@ -94,7 +107,7 @@ def build_sweep(
             choose_winner(
                 adapters=dsl.Collected(trained.outputs["adapter"]),
                 runs=dsl.Collected(trained.outputs["run_id"]),
-                smoke_tests=dsl.Collected(passed) if own_rewards else [],
+                smoke_tests=dsl.Collected(passed) if own_tests else [],
                 points=points,
                 config=config,
                 tracking=tracking,
@@ -115,6 +128,8 @@ def build_sweep(
         rewards: str,
         smoke_test: str,
         sampling: str,
+        training: str,
+        lora: str,
         stages: str,
         merge: str,
         evaluation: str,
@@ -137,7 +152,7 @@ def build_sweep(
             data_inputs=data_inputs,
         )
         tested = None
-        if not own_rewards:
+        if not own_tests:
             tested = place_smoke_test(
                 place,
                 dataset=dataset,
@@ -154,9 +169,14 @@ def build_sweep(
             model=model,
             base=base,
             dataset=dataset,
-            report=dataset if own_rewards else tested,
+            report=dataset if own_tests else tested,
             contract=contract,
+            rewards=rewards,
             smoke_test=smoke_test,
+            sampling=sampling,
+            training=training,
+            lora=lora,
+            stages=stages,
             tracking=tracking,
             store=store,
             config=config,
@@ -168,9 +188,9 @@ def build_sweep(
             holdout=holdout,
             adapter=winner.outputs["adapter"],
             run_id=winner.outputs["run_id"],
-            smoke_report=winner.outputs["smoke_test"] if own_rewards else tested,
+            smoke_report=winner.outputs["smoke_test"] if own_tests else tested,
             contract=contract,
-            rewards=winner.outputs["rewards"],
+            rewards=winner.outputs["rewards"] if "rewards" in varied else rewards,
             merge=merge,
             evaluation=evaluation,
             gates=gates,

@@ -34,10 +34,8 @@ def sections(learning_rate):
     return {
         "label": f"training.learning_rate={learning_rate}",
         "run": json.dumps({"name": "sweep", "seed": 1}),
-        "rewards": "{}",
+        "sampling": json.dumps({"temperature": 1.0}),
         "training": json.dumps({"learning_rate": learning_rate}),
-        "lora": "{}",
-        "stages": "[]",
     }
 
 
@@ -60,7 +58,7 @@ def choose(tmp_path, *accuracies):
         (folder / "training.json").write_text(json.dumps(record))
         adapters.append(str(store.put(folder, f"training/{index}/adapter", provenance={})))
     points = [sections(10.0**-index) for index in range(len(accuracies))]
-    base = {"run": {"name": "base", "seed": 1}, "training": {}, "data": {"kept": True}}
+    base = {"run": {"name": "base", "seed": 1}, "training": {}, "lora": {"r": 8}, "data": {"kept": True}}
     winner = choose_winner(
         adapters, runs, [], points, config=json.dumps(base), tracking=json.dumps({"uri": tracking}),
         store=json.dumps({"uri": str(tmp_path / "store")}), work=tmp_path / "work",
@@ -73,7 +71,9 @@ def test_the_best_goes_on_with_its_own_sections_under_one_parent_run(tmp_path):
     assert (winner.adapter, winner.run_id) == (adapters[2], runs[2])
     config = json.loads(winner.config)
     assert config["training"] == {"learning_rate": 0.01}
-    assert config["data"] == {"kept": True}
+    assert (config["lora"], config["data"]) == ({"r": 8}, {"kept": True})
+    assert set(config) == {"run", "training", "lora", "data"}
+    assert winner.rewards == ""
     parents = {client.get_run(run).data.tags["mlflow.parentRunId"] for run in runs}
     assert len(parents) == 1
     board = json.loads((tmp_path / "artifacts" / parents.pop() / "artifacts" / "leaderboard.json").read_text())

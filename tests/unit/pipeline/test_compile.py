@@ -15,10 +15,11 @@ import pytest
 import yaml
 
 from components.errors import BadInputError
-from pipeline.cluster.cluster_config import config_for_cluster
-from pipeline.cluster.cluster_graph import compile_for_cluster, compile_resources
+from pipeline.cluster.cluster_config import config_for_cluster, sweep_for_cluster
+from pipeline.cluster.cluster_graph import compile_for_cluster, compile_resources, compile_sweep_for_cluster
 from pipeline.config import load_config
 from pipeline.fingerprint import code_fingerprint
+from pipeline.planning.sweep import make_sweep
 from pipeline.resources import ResourcesConfig
 from pipeline.runners import STEP_ORDER
 
@@ -276,3 +277,45 @@ def _python():
     import sys
 
     return [sys.executable, "-m", "pipeline.cli"]
+
+
+def compile_sweep(folder, *grid):
+    made = sweep_for_cluster(make_sweep(HERE / "run.yaml", [], grid, parallel=4))
+    compile_sweep_for_cluster(made, folder / "sweep.yaml")
+    return list(yaml.safe_load_all((folder / "sweep.yaml").read_text()))
+
+
+def test_a_sweep_checks_first_and_takes_shared_sections_from_that(tmp_path):
+    pipeline, _ = compile_sweep(tmp_path, "training.learning_rate=1e-6,2e-6", "lora.r=8,16")
+    tasks = pipeline["root"]["dag"]["tasks"]
+    assert {"check-prerequisites", "smoke-test-rewards", "train-points", "merge-lora"} < set(tasks)
+    unchecked = {
+        (task, _source(given))
+        for task, value in tasks.items()
+        for given in value["inputs"]["parameters"].values()
+        if "componentInputParameter" in given
+    }
+    assert unchecked == {("check-prerequisites", "pipeline.config"), ("train-points", "pipeline.points")}
+    parameters = pipeline["root"]["inputDefinitions"]["parameters"]
+    assert parameters["config"]["isOptional"]
+    points = parameters["points"]["defaultValue"]
+    assert [json.loads(point["lora"])["r"] for point in points] == [8, 16, 8, 16]
+    assert {name for point in points for name in point} == {"label", "run", "training", "lora"}
+
+
+def test_a_sweeps_trainings_ask_for_the_gpu_of_the_config(tmp_path, documents):
+    """What a node must give a training is the same in a sweep as in a run of its own."""
+
+    def executor(pipeline):
+        executors = pipeline["deploymentSpec"]["executors"]
+        return next(value["container"] for name, value in executors.items() if "train-grpo" in name)
+
+    swept, alone = executor(compile_sweep(tmp_path, "training.learning_rate=1e-6,2e-6")[0]), executor(documents[0])
+    assert (swept["image"], swept["resources"]) == (alone["image"], alone["resources"])
+
+
+def test_a_batch_of_one_point_that_its_gpus_cannot_share_is_refused(tmp_path):
+    (tmp_path / "run.yaml").write_text(MINIMAL + "resources: {train_grpo: {gpus: 4}}\n")
+    grid = ["training.prompts_per_step=8,1", "training.num_generations=6"]
+    with pytest.raises(BadInputError, match="4 process"):
+        sweep_for_cluster(make_sweep(tmp_path / "run.yaml", [], grid, parallel=1))

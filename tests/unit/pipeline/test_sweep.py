@@ -8,14 +8,18 @@ import yaml
 
 from components.errors import BadInputError
 from pipeline.graph import compile_pipeline
-from pipeline.planning.sweep import make_sweep, own_rewards, parse_axis, sweep_arguments
+from pipeline.planning.sweep import make_sweep, parse_axis, sweep_arguments
 from pipeline.planning.sweep_graph import build_sweep
 
 QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
 
 
+def sweep(*grid, overrides=(), parallel=1, path=QUICKSTART):
+    return make_sweep(path, overrides, grid, parallel=parallel)
+
+
 def points(*grid, overrides=()):
-    return make_sweep(QUICKSTART, overrides, grid, parallel=1).points
+    return sweep(*grid, overrides=overrides).points
 
 
 def test_every_combination_is_a_point():
@@ -56,24 +60,38 @@ def test_a_sweep_without_validation_rows_is_refused():
         points("training.beta=0,0.1", overrides=["training.validation_rows=0"])
 
 
+def test_sixty_four_points_fit_into_one_run():
+    learning_rates = ",".join(f"{number}e-6" for number in range(1, 17))
+    made = sweep(f"training.learning_rate={learning_rates}", "lora.r=4,8,16,32")
+    assert len(made.points) == 64
+
+
 def test_too_many_points_for_one_parameter_are_refused():
     with pytest.raises(BadInputError, match="split the grid"):
-        points(f"run.seed={','.join(map(str, range(90)))}")
+        points(f"rewards.strict_format.weight={','.join(str(number / 8) for number in range(1, 161))}")
 
 
-def test_rewards_are_tested_once_unless_points_differ_in_them():
-    assert not own_rewards(points("training.learning_rate=1e-3,5e-4"))
-    assert own_rewards(points("rewards.strict_format.weight=0.5,1.0"))
-    assert own_rewards(points("training.temperature=0.8,1.0"))
+def test_points_carry_only_the_sections_in_which_they_differ():
+    made = sweep("training.learning_rate=1e-3,5e-4")
+    assert made.varied() == ("run", "training")
+    assert all(set(point) == {"label", "run", "training"} for point in arguments(made)["points"])
+    assert "rewards" in arguments(made)
+
+
+def test_a_section_in_which_points_differ_from_the_base_only_is_theirs_too():
+    assert "rewards" in sweep("rewards.strict_format.weight=0.25").varied()
+
+
+def arguments(made):
+    return sweep_arguments(made, model_inputs="", data_inputs="")
 
 
 @pytest.fixture
 def compiled(tmp_path):
     def compile_grid(*grid, parallel=3):
-        made = points(*grid)
-        arguments = sweep_arguments(made[0].config, made, model_inputs="", data_inputs="")
-        pipeline = build_sweep(made[0].config.resources, parallel=parallel, own_rewards=own_rewards(made))
-        compile_pipeline(pipeline, arguments, tmp_path / "sweep.yaml")
+        made = sweep(*grid)
+        pipeline = build_sweep(made.base.resources, parallel=parallel, varied=made.varied())
+        compile_pipeline(pipeline, arguments(made), tmp_path / "sweep.yaml")
         return next(yaml.safe_load_all((tmp_path / "sweep.yaml").read_text()))
 
     return compile_grid
@@ -96,7 +114,17 @@ def test_only_the_winner_is_merged_and_meets_the_holdout(compiled):
     assert "holdout" not in json.dumps([points_graph, loop, whole["train-points"]])
 
 
-def test_points_with_rewards_of_their_own_are_tested_one_by_one(compiled):
-    whole, _, loop = dags(compiled("rewards.strict_format.weight=0.5,1.0"))
+@pytest.mark.parametrize(
+    "grid",
+    ["rewards.strict_format.weight=0.5,1.0", "rewards.strict_format.weight=0.25", "training.temperature=0.8,1.0"],
+)
+def test_points_that_differ_in_what_the_smoke_test_sees_are_tested_one_by_one(compiled, grid):
+    whole, _, loop = dags(compiled(grid))
     assert "smoke-test-rewards" not in whole
     assert set(loop) == {"smoke-test-rewards", "train-grpo"}
+
+
+def test_points_that_differ_in_training_alone_share_one_smoke_test(compiled):
+    whole, _, loop = dags(compiled("training.learning_rate=1e-3,5e-4"))
+    assert "smoke-test-rewards" in whole
+    assert set(loop) == {"train-grpo"}

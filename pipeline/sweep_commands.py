@@ -1,4 +1,4 @@
-"""`grpo plan` and `grpo sweep`: what a training will cost, and many trainings in one run. Mounted by `pipeline.cli`.
+"""`grpo sweep`: many trainings in one run, here or compiled for a cluster. Mounted by `pipeline.cli`.
 
 Light at the top; what is heavy is imported in a command.
 """
@@ -6,9 +6,12 @@ Light at the top; what is heavy is imported in a command.
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pipeline.planning.sweep import Sweep
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.")]
 Overrides = Annotated[
@@ -18,37 +21,12 @@ Overrides = Annotated[
 
 
 def mount(app: typer.Typer) -> None:
-    """Add the commands.
+    """Add the command.
 
     Args:
         app: the `grpo` command.
     """
-    app.command()(plan)
     app.command(context_settings={"allow_extra_args": True})(sweep)
-
-
-def plan(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", help="A GPU by name (L4, A100-80, ...), its GiB, or cpu; default: what is here."),
-    ] = None,
-    model_config: Annotated[
-        Path | None, typer.Option("--model-config", help="A config.json that says the model's shape.")
-    ] = None,
-    rows: Annotated[int | None, typer.Option("--rows", min=1, help="Training rows; default: counted.")] = None,
-) -> None:
-    """Say what a training will cost: steps, tokens, checkpoints, memory, time. Exit code 3 when it does not fit."""
-    from components.errors import ExitCode
-    from pipeline.config import load_config
-    from pipeline.planning.plan import make_plan, plan_lines
-
-    made = make_plan(load_config(config, overrides or []), gpu=gpu, model_config=model_config, rows=rows)
-    for line in plan_lines(made):
-        typer.echo(line)
-    if made.fits is False:
-        raise typer.Exit(int(ExitCode.GATE_FAILED))
 
 
 def sweep(
@@ -65,32 +43,28 @@ def sweep(
         Path | None,
         typer.Option("-o", "--output", help="Write the sweep's pipeline for a cluster to this file; run nothing."),
     ] = None,
+    store_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--store-endpoint",
+            metavar="URL",
+            help="With -o: S3 endpoint as this machine reaches it, where pods use another.",
+        ),
+    ] = None,
     home: Annotated[Path, typer.Option("--home", help="Folder for run folders, caches and scratch space.")] = Path(
         ".grpo"
     ),
 ) -> None:
     """Train every point of a grid in one run; the best by validation rows is judged on the holdout and registered."""
-    from pipeline.config import load_config
+    from components.errors import BadInputError
     from pipeline.planning.sweep import make_sweep
 
+    if store_endpoint is not None and output is None:
+        raise BadInputError("--store-endpoint goes with -o; on this machine store.endpoint_url is used")
     made = make_sweep(config, overrides or [], [*(grid or []), *context.args], parallel=parallel)
-    base = load_config(config, overrides or [])
     typer.echo(f"{len(made.points)} points: " + "; ".join(point.label for point in made.points))
     if output is not None:
-        from pipeline.fingerprint import files_fingerprint
-        from pipeline.graph import compile_pipeline
-        from pipeline.planning.sweep import own_rewards, sweep_arguments
-        from pipeline.planning.sweep_graph import build_sweep
-
-        arguments = sweep_arguments(
-            base,
-            made.points,
-            model_inputs=files_fingerprint(base.model.local_files()),
-            data_inputs=files_fingerprint(base.data.local_files()),
-        )
-        pipeline = build_sweep(base.resources, parallel=parallel, own_rewards=own_rewards(made.points))
-        compile_pipeline(pipeline, arguments, output)
-        typer.echo(f"wrote {output}")
+        _compile(made, output, caching=cache, store_endpoint=store_endpoint)
         return
     from rich.console import Console
 
@@ -98,10 +72,26 @@ def sweep(
     from pipeline.runners import run_local
     from pipeline.submission import check_inputs
 
-    check_inputs(base, home)
+    check_inputs(made.base, home)
     console = Console()
     with RunDisplay(console, SWEEP_STEPS) as display:
-        outcome = run_local(base, home=home.absolute(), caching=cache, on_event=display.on_event, sweep=made)
+        outcome = run_local(made.base, home=home.absolute(), caching=cache, on_event=display.on_event, sweep=made)
         display.conclude(outcome)
     print_outcome(console, outcome, display.reused(), shlex.join(["grpo", *sys.argv[1:]]))
     raise typer.Exit(int(outcome.exit_code))
+
+
+def _compile(made: "Sweep", output: Path, *, caching: bool, store_endpoint: str | None) -> None:
+    """Write the sweep's pipeline for a cluster."""
+    from pipeline.cluster.cluster_config import sweep_for_cluster
+    from pipeline.cluster.commands_cluster import check_output, say_what_is_not_in_it
+    from pipeline.installed import require_extra
+
+    require_extra("compile", "`grpo sweep -o`")
+    check_output(output)
+    from pipeline.cluster.cluster_graph import compile_sweep_for_cluster
+
+    ready = sweep_for_cluster(made, store_endpoint=store_endpoint)
+    compile_sweep_for_cluster(ready, output, caching=caching)
+    typer.echo(f"wrote {output}")
+    say_what_is_not_in_it(ready.base)
