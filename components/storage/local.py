@@ -8,6 +8,7 @@ damaged file, which every read finds by its hash.
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import secrets
 import shutil
@@ -34,6 +35,8 @@ from components.storage.manifest import (
 )
 from components.storage.references import Reference
 from components.storage.store import Note, NoteChangedError, check_key, key_within
+
+log = logging.getLogger(__name__)
 
 _COPY_THREADS = 4
 _TEMPORARY = ".tmp"
@@ -206,9 +209,8 @@ class FileStore:
                         raise
                     # Another writer was faster: fine with the same content, otherwise this one is told.
                     if not self._same_is_there(key, content, manifest, directory):
-                        raise PipelineError(
-                            f"{target} is in the way and is no complete artifact; move or delete it and run again"
-                        ) from error
+                        self._move_aside(target, key)
+                        temporary.rename(target)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         return self._reference(key, content)
@@ -237,6 +239,18 @@ class FileStore:
                     finally:
                         shutil.rmtree(mended, ignore_errors=True)
         return True
+
+    def _move_aside(self, target: Path, key: str) -> None:
+        """Make room for an artifact where a folder without a manifest is: nobody can read it as one (S3 is alike).
+
+        Raises:
+            PipelineError: when it is a file, or holds artifacts.
+        """
+        if not target.is_dir() or self.keys(key):
+            raise PipelineError(f"{target} is in the way and is no complete artifact; move or delete it and run again")
+        aside = target.with_name(f"{target.name}.without-manifest-{secrets.token_hex(4)}")
+        target.rename(aside)
+        log.warning("%s had no manifest, so nothing could read it; it is at %s now, delete it at will", target, aside)
 
     def _refuse_nesting(self, key: str) -> None:
         parent = self.root

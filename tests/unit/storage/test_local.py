@@ -132,12 +132,25 @@ def test_artifacts_do_not_nest(store, source: Path) -> None:
         store.put(source, "training/abc/checkpoint-20", provenance={})
 
 
-def test_what_is_in_the_way_is_told(store, source: Path) -> None:
+def test_a_folder_without_a_manifest_makes_room_and_is_kept(store, source: Path, caplog) -> None:
     (store.root / "models/abc").mkdir(parents=True)
     (store.root / "models/abc/notes.txt").write_text("mine")
-    with pytest.raises(PipelineError, match="in the way"):
-        store.put(source, "models/abc", provenance={})
-    assert (store.root / "models/abc/notes.txt").read_text() == "mine"
+    store.verify(store.put(source, "models/abc", provenance={}))
+    assert store.keys() == ["models/abc"]
+    aside = next((store.root / "models").glob("abc.without-manifest-*"))
+    assert (aside / "notes.txt").read_text() == "mine"
+    assert str(aside) in caplog.text
+
+
+def test_what_cannot_make_room_is_told(store, source: Path) -> None:
+    (store.root / "models").mkdir(parents=True)
+    (store.root / "models/abc").write_text("mine")
+    store.put(source, "training/abc/adapter", provenance={})
+    for key in ("models/abc", "training/abc"):
+        with pytest.raises(PipelineError, match="in the way"):
+            store.put(source, key, provenance={})
+    assert (store.root / "models/abc").read_text() == "mine"
+    assert store.keys() == ["training/abc/adapter"]
 
 
 def test_keys_are_whole_segments_and_skip_hidden_and_inner_manifests(store, source: Path) -> None:
