@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import math
+import os
 import random
 import resource
 import statistics
@@ -185,6 +186,9 @@ def run_stages(
             torch.set_num_threads(inputs.training.threads)
         device = find_device(use_cpu=bool(inputs.training.value("use_cpu")), processes=world_size())
         if device.processes > 1:
+            if device.kind == "cpu":
+                # accelerate calls a rank's CPU cpu:0, and torch.load (of the optimizer, in a resume) knows cpu alone.
+                os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
             PartialState(cpu=device.kind == "cpu")
         # Rank 0 fetches first: the others then find the files.
         base, train_rows, validation_rows = _in_turn(lambda: _fetch_inputs(inputs, store, output))
